@@ -1,1 +1,1 @@
-"""Interleaved benchmarks: a controller, workers in any Python, and the cases they run."""
+"""Interleaved benchmarks: a controller, workers in any Python, and their cases."""

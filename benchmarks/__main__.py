@@ -10,7 +10,7 @@ def _main() -> None:
     name, arguments = sys.argv[1:2], sys.argv[2:]
     if name == ["kernels"]:
         if os.environ.get("JAX_PLATFORMS") == "cpu":
-            # One core, as JAX starts as many threads as there are cores for it.
+            # One core, since JAX starts one thread per available core.
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
         from benchmarks.kernels import main as measure_kernels
 

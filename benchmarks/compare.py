@@ -1,11 +1,11 @@
-"""This checkout and an earlier one, interleaved on this machine.
+"""Compares this checkout with an earlier one, interleaved on this machine.
 
     git worktree add ../before 9818fef
     python -m benchmarks.compare ../before --module experiments.benchmarking
 
-Training, decoding, embedding and loading, both checkouts in turns within each round. Prints how
-many times as fast this checkout is, and writes ``benchmarks/results/compare_cpu_pyVERSION.json``.
-About 15 minutes.
+Measures training, decoding, embedding and loading, with both checkouts in turns within each round.
+Prints the speedup of this checkout, and writes ``benchmarks/results/compare_cpu_pyVERSION.json``.
+Takes about 15 minutes.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _LOAD = "import importlib, sys; m = importlib.import_module({!r}); exec(m._OURS 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A row: what both checkouts do."""
+    """A row: a case for both checkouts."""
 
     title: str
     module: str  # of the benchmark programs
@@ -40,7 +40,7 @@ class Case:
     times: int = 1
     units: int | None = 1
     first: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments that have other values in 0.1.0, whose programs are elsewhere."""
+    """Arguments with different values for 0.1.0, whose programs are elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Settings:
     """The checkouts to compare."""
 
     before: tyro.conf.Positional[Path]
-    """The earlier checkout."""
+    """Path of the earlier checkout."""
     module: str = "benchmarks"
-    """Where its benchmark programs are."""
+    """Module of its benchmark programs."""
     rounds: int = 7
-    """Rounds that count, after one that does not."""
+    """Number of measured rounds, after a warmup round."""
     only: str = ""
-    """Only cases whose title holds this text."""
+    """Only cases whose title contains this text."""
     output: Path = Path("benchmarks/results")
     """Folder for the JSON file."""
 
 
 def cases(folder: str) -> Iterator[Case]:
-    """Every kind of work that this project is used for on a CPU."""
+    """Yields every kind of work on a CPU."""
     pairs = {**SIZE, "batch": 64, "length": 32}
     yield Case("translator, training step", "ours", "train", pairs)
     yield Case(
@@ -84,9 +84,9 @@ def cases(folder: str) -> Iterator[Case]:
 
 
 def compared(case: Case, settings: Settings) -> list[Row]:
-    """Both checkouts on one case."""
+    """Measures both checkouts on one case."""
     if case.title.startswith("translator, decoding"):
-        # The peers' random weights, which both checkouts read.
+        # Random weights from the peers, read by both checkouts.
         peer = Bench()
         peer.add("weights", "generate", case.arguments, module="benchmarks.peers")
         peer.close()
@@ -104,7 +104,7 @@ def compared(case: Case, settings: Settings) -> list[Row]:
 
 
 def loading(settings: Settings) -> dict[str, Any]:
-    """Seconds to load GPT-2 small in fresh processes, and the ratio within rounds."""
+    """Measures the seconds to load GPT-2 small in fresh processes, and the ratio within rounds."""
     trees = {"before": (settings.module, settings.before.resolve()), "now": ("benchmarks", TREE)}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
     with tempfile.TemporaryDirectory() as place:
@@ -134,7 +134,7 @@ def loading(settings: Settings) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compare, print and keep the result."""
+    """Compares, prints and stores the result."""
     settings = tyro.cli(Settings, prog="python -m benchmarks.compare", description=__doc__)
     if not settings.before.is_dir():
         sys.exit(f"{settings.before}: no such checkout: git worktree add {settings.before} COMMIT")

@@ -1,9 +1,9 @@
-"""The beginning of nanoGPT's character run, ours and nanoGPT's, on the same batches.
+"""The first steps of nanoGPT's character run, here and in nanoGPT, on the same batches.
 
     python -m benchmarks.curve TEXT --peers PYTHON --steps 100
 
-The learning-rate schedule is that of all 5,000 steps. Both see the same rows in the same order;
-parameters and dropout are drawn by each in its own way. Writes benchmarks/results/char_curve.json.
+The learning-rate schedule is for all 5,000 steps. Both read the same rows in the same order, but
+with separately drawn parameters and dropout. Writes benchmarks/results/char_curve.json.
 """
 
 import dataclasses
@@ -31,17 +31,17 @@ class Curve:
     text: tyro.conf.Positional[Path]
     """A text file, such as tinyshakespeare."""
     peers: Path
-    """A Python with torch."""
+    """Python interpreter with torch."""
     steps: int = 100
-    """Steps of each."""
+    """Number of steps."""
     every: int = 25
-    """Steps between two looks at the validation text."""
+    """Steps between evaluations on the validation text."""
     output: Path = Path("benchmarks/results/char_curve.json")
-    """Where the figures go."""
+    """Output file of the figures."""
 
 
 def ours(asked: Curve, folder: Path) -> list[dict[str, float]]:
-    """The measurements of our run, which is stopped after its steps."""
+    """Returns the measurements of our run, stopped after the steps."""
     run = folder / "run"
     command = [sys.executable, "-m", "experiments.decoder_only", "train", "char"]
     command += ["--data.text", str(asked.text), "--output", str(run), "--evaluation.sample", "0"]
@@ -68,7 +68,7 @@ def _read(path: Path) -> list[dict[str, float]]:
 
 
 def export(asked: Curve, folder: Path) -> Path:
-    """The tokens, and the rows of each step, for the peer."""
+    """Writes the tokens, and the rows of each step, for the peer."""
     from transformer_jax.data.documents import TextData, open_texts
     from transformer_jax.data.language_model_plans import ContiguousPlan
     from transformer_jax.data.token_file import build_tokens
@@ -82,7 +82,7 @@ def export(asked: Curve, folder: Path) -> Path:
     train, valid = (build_tokens(t, tokenizer, ends=False) for t in (texts.train, texts.valid))
     how = {"length": training.sequence_length, "rows": training.batch_size, "seed": training.seed}
     plan = ContiguousPlan(len(train.ids), **how)
-    # A block predicts from its second token on.
+    # A block predicts its tokens from the second one.
     begins = np.stack([plan.batch(step).begins[:, 0] - 1 for step in range(asked.steps)])
     path = folder / "tokens.npz"
     np.savez(path, train=train.ids, valid=valid.ids, begins=begins)

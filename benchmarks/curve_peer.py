@@ -1,4 +1,4 @@
-"""nanoGPT's character run in torch, on batches that are given; see ``curve``."""
+"""nanoGPT's character run in torch, on given batches; see ``curve``."""
 
 import json
 import math
@@ -26,7 +26,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
 
     def forward(self, x):
-        """The block's output."""
+        """Returns the block's output."""
         B, T, C = x.shape
         parts = self.c_attn(self.ln_1(x)).split(C, dim=2)
         q, k, v = (a.view(B, T, HEADS, C // HEADS).transpose(1, 2) for a in parts)
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The whole, its head tied to its embedding, initialised as in nanoGPT."""
+    """The model with a tied head, initialized as in nanoGPT."""
 
     def __init__(self, vocab):
         super().__init__()
@@ -51,7 +51,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * LAYERS) if residual else 1))
 
     def forward(self, tokens, targets):
-        """The mean loss."""
+        """Returns the mean loss."""
         x = self.drop(self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1])))
         for block in self.blocks:
             x = block(x)
@@ -60,7 +60,7 @@ class Gpt(nn.Module):
 
 
 def rate(step):
-    """The learning rate of nanoGPT's configuration: warmup, then a cosine to a tenth."""
+    """Returns nanoGPT's learning rate: warmup, then cosine decay to a tenth."""
     if step < WARM_UP:
         return 1e-3 * (step + 1) / WARM_UP
     part = (step - WARM_UP) / (STEPS - WARM_UP)

@@ -1,6 +1,6 @@
-"""The texts of the encoders' comparisons: real lengths, random ids, the same for ours and theirs.
+"""The texts of the encoder benchmarks, for all libraries: real lengths, random ids.
 
-Nothing here imports more than NumPy, so any Python can have them.
+This imports only NumPy, so any Python can use it.
 """
 
 import math
@@ -13,10 +13,10 @@ __all__ = ["CLS", "FIRST", "LENGTHS", "MASK", "PAD", "SEP", "hidden", "parts", "
 
 PAD, CLS, SEP, MASK, FIRST = 0, 2, 3, 4, 5  # FIRST is the first id of a word
 
-# Hundredths of the lengths in tokens, [CLS] and [SEP] among them, of 20,000 sentences, lower case,
-# with a WordPiece vocabulary of 8,000 learnt from film reviews.
+# Percentiles of the lengths in tokens, with [CLS] and [SEP], of 20,000 lower-cased sentences, with
+# a WordPiece vocabulary of 8,000 trained on film reviews.
 LENGTHS: dict[str, tuple[int, ...]] = {
-    # Single sentences of IMDB reviews, cut at 128.
+    # Single sentences of IMDB reviews, truncated to 128.
     "reviews": (
         4, 5, 6, 7, 7, 8, 8, 9, 9, 10, 10, 10, 11, 11, 12, 12, 12, 13, 13, 14,
         14, 14, 15, 15, 15, 16, 16, 16, 17, 17, 17, 18, 18, 18, 19, 19, 19, 20, 20, 20,
@@ -36,7 +36,7 @@ LENGTHS: dict[str, tuple[int, ...]] = {
 
 
 def texts(kind: str, count: int, vocab: int, seed: int = 0) -> list[np.ndarray]:
-    """``count`` texts ``[CLS] ... [SEP]`` of random words, every length as often as it is real.
+    """Returns ``count`` texts ``[CLS] ... [SEP]`` of random words, with real lengths.
 
     Example:
         >>> sorted(len(text) for text in texts("sst2", 5, vocab=100))
@@ -50,7 +50,7 @@ def texts(kind: str, count: int, vocab: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def hidden(length: int) -> int:
-    """The number of masked tokens of a text: 15 % of its words, and at least one.
+    """Returns the number of masked tokens of a text: 15 % of its words, at least one.
 
     Example:
         >>> [hidden(length) for length in (3, 12, 128)]
@@ -60,9 +60,9 @@ def hidden(length: int) -> int:
 
 
 def parts(batches: Sequence[Any], sizes: Sequence[int], count: int) -> list[list[Any]]:
-    """Batches dealt by size, so that every part has about as much of each size.
+    """Deals batches by size, so that all parts have similar distributions of sizes.
 
-    There are fewer parts than ``count`` where there are fewer batches.
+    There are fewer parts than ``count`` if there are fewer batches.
 
     Example:
         >>> parts("abcd", [8, 4, 16, 2], count=2)
@@ -73,7 +73,7 @@ def parts(batches: Sequence[Any], sizes: Sequence[int], count: int) -> list[list
 
 
 def shares(real: int, padded: int, texts: int, steps: int) -> dict[str, Any]:
-    """The report about one way of making batches."""
+    """Returns the report about one batching."""
     return {
         "texts": texts,
         "batches": steps,

@@ -1,10 +1,10 @@
-"""Fine-tunes a Hugging Face encoder with transformers, for figures beside those of ours.
+"""Fine-tunes a Hugging Face encoder with transformers, for comparison.
 
     python benchmarks/finetune_peer.py FOLDER mrpc TRAIN TEST
     python benchmarks/finetune_peer.py FOLDER sts TRAIN TEST
 
-AdamW, 32 pairs a step in random order, a linear fall of the rate after a short warmup; prints the
-scores of the last epoch on the test file. Needs torch, transformers and SciPy.
+AdamW, 32 pairs per step in random order, linear decay of the learning rate after a short warmup;
+prints the scores of the last epoch on the test file. Needs torch, transformers and SciPy.
 """
 
 import csv
@@ -17,11 +17,11 @@ import transformers
 from scipy.stats import pearsonr, spearmanr
 
 RATE = 5e-5
-COLUMNS = {"mrpc": (3, 4, 0), "sts": (5, 6, 4)}  # of the two texts and of the label
+COLUMNS = {"mrpc": (3, 4, 0), "sts": (5, 6, 4)}  # columns of both texts and of the label
 
 
 def read(path: str, task: str) -> list[tuple[str, str, float]]:
-    """The pairs of a file and their labels."""
+    """Reads the pairs of a file with their labels."""
     first, second, label = COLUMNS[task]
     with open(path, encoding="utf-8-sig") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -30,7 +30,7 @@ def read(path: str, task: str) -> list[tuple[str, str, float]]:
 
 
 def main(folder: str, task: str, train: str, test: str) -> None:
-    """Three epochs, and the scores."""
+    """Trains three epochs, and prints the scores."""
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     labels = 2 if task == "mrpc" else 1

@@ -1,9 +1,9 @@
-"""The controller: starts workers, runs their cases in turn, round after round, and compares.
+"""The controller: starts workers, runs their cases in turns, round by round, and compares them.
 
-Every worker is pinned to as many cores as it has threads. With one thread the measure is the
-process's CPU time, which other programs on the machine hardly disturb; with more it is wall time.
-Cases take turns within a round, forwards and backwards in alternate rounds, and ratios are formed
-within rounds, so drifts of the machine cancel.
+Every worker is pinned to as many cores as it has threads. With one thread, CPU time of the process
+is measured, which other programs on the machine hardly affect; with more threads, wall time. Cases
+take turns within a round, in alternating order, and ratios are computed within rounds, so drifts of
+the machine cancel.
 """
 
 import atexit
@@ -25,11 +25,11 @@ from typing import Any
 
 __all__ = ["Bench", "Case", "Limits", "Row", "environment", "table", "tell"]
 
-_LEAST = 30.0  # seconds for an answer, however much time its table has taken
+_LEAST = 30.0  # seconds minimum time for an answer, regardless of the time of its table
 
 TREE = Path(__file__).resolve().parents[1]  # this checkout
 
-# Of the instruction sets of a processor those that decide how fast matrices are multiplied.
+# Instruction sets of a processor that determine the speed of matrix products.
 _INSTRUCTIONS = (
     "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16",
     "asimd", "sve",
@@ -44,11 +44,11 @@ class Row:
     ms: float
     low_ms: float
     wall_ms: float
-    ratio: float  # how many times as fast as the base; the median over rounds
+    ratio: float  # speed relative to the base; the median over rounds
     quartiles: tuple[float, float]
     units_per_s: float | None
     facts: dict[str, Any]
-    rounds: int = 0  # that count
+    rounds: int = 0  # measured rounds
 
 
 class Worker:
@@ -71,7 +71,7 @@ class Worker:
             text=True,
             env=env,
             cwd=tree,
-            start_new_session=True,  # what it starts ends with it
+            start_new_session=True,  # so that its children end with it
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -90,11 +90,12 @@ class Worker:
         """Returns the worker's answer.
 
         Args:
-            within: Seconds in which it has to come; None waits.
-            request: What is asked.
+            within: Timeout in seconds; None waits.
+            request: The request.
 
         Raises:
-            RuntimeError: The case failed, the process ended, or time is up; then it is killed.
+            RuntimeError: The case failed, the process ended, or the timeout passed; then it is
+                killed.
         """
         assert self.process.stdin is not None
         try:
@@ -104,7 +105,7 @@ class Worker:
         except queue.Empty:
             self.kill()
             raise RuntimeError(f"no answer within {within:.0f} s (--patience)") from None
-        except OSError:  # it ended before it was asked
+        except OSError:  # it ended before the request
             line = None
         if line is None:
             raise RuntimeError(f"the worker ended with code {self.process.wait()}")
@@ -119,7 +120,7 @@ class Worker:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """Ends the process and what it started, at once."""
+        """Kills the process and its children."""
         if self.alive:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -138,7 +139,7 @@ class Worker:
         self._forget()
 
     def _forget(self) -> None:
-        """Closes the pipes of a process that has ended."""
+        """Closes the pipes of an ended process."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -152,20 +153,20 @@ class Case:
 
     name: str
     worker: Worker
-    token: str  # its name in the worker
+    token: str  # name in the worker
     facts: dict[str, Any]
     times: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Seconds that a table may take."""
+    """Time limits in seconds."""
 
-    patience: float | None = None  # for the answer to one request; slower cases are left out
+    patience: float | None = None  # for the answer to one request; slower cases are skipped
     table: float | None = None  # after which no further round begins, and patience is short
 
     def within(self, spent: float) -> float | None:
-        """Seconds for the answer to the next request, where a table has taken some already.
+        """Returns the time limit of the next answer, given the time that a table has taken.
 
         Example:
             >>> [Limits(60.0, 120.0).within(spent) for spent in (0.0, 80.0, 500.0)]
@@ -177,7 +178,7 @@ class Limits:
 
 
 class Bench:
-    """Cases, each in a process of its own, measured in turn, with progress on stderr."""
+    """Cases in separate processes, measured in turns, with progress on stderr."""
 
     def __init__(self, threads: int = 1, title: str = "", limits: Limits = Limits()):
         self.threads, self.limits = threads, limits
@@ -197,19 +198,19 @@ class Bench:
         times: int = 1,
         tree: Path = TREE,
     ) -> dict[str, Any] | None:
-        """Sets a case up in its worker; a case that fails is left out with a note.
+        """Sets up a case in its worker; a case that fails is skipped with a note.
 
         Args:
             name: Row of the table.
             case: Name of the case in ``module``.
-            arguments: What the case is set up with; paths are absolute.
+            arguments: Arguments of the case, with absolute paths.
             python: Interpreter of the worker.
             module: Module of the worker.
             times: Repetitions within a measurement.
             tree: Checkout that the worker imports from.
 
         Returns:
-            The facts that the worker gives; None if the case is left out.
+            The facts from the worker; None if the case is skipped.
         """
         tell(f"  setting up {name}")
         try:
@@ -234,13 +235,14 @@ class Bench:
         tell(f"  left out: {name}: {error}")
 
     def measure(self, rounds: int, units: int | None, base: str) -> list[Row]:
-        """Runs all cases in rounds, after one round that is not counted.
+        """Runs all cases in rounds, after a warmup round.
 
         Args:
-            rounds: That count; fewer, and at least one, if the time of the table is up.
-            units: Of work in a run; None where each run returns how many there were in it, and
-                times are then of 1,000 of them.
-            base: The case that speeds are relative to.
+            rounds: Number of measured rounds; fewer, but at least one, if the time of the table is
+                up.
+            units: Units of work per run; None if each run returns the number, and then times are
+                per 1,000 units.
+            base: The case to which speeds are relative.
         """
         samples: dict[str, list[dict]] = {}
         for turn in range(rounds + 1):
@@ -274,7 +276,7 @@ class Bench:
         ]
 
     def _run(self, case: Case) -> dict[str, Any] | None:
-        """A measurement; None of a case that fails, which is left out."""
+        """Returns a measurement; None for a case that fails, which is then skipped."""
         try:
             within = self.limits.within(self._spent())
             return case.worker.ask(within, do="run", id=case.token, times=case.times)
@@ -291,7 +293,7 @@ class Bench:
 
 
 def tell(line: str) -> None:
-    """Prints a line of progress on stderr, at once."""
+    """Prints a line of progress on stderr, unbuffered."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -314,7 +316,7 @@ def _row(name, samples, base, key, units, facts) -> Row:
 
 
 def _processor() -> dict[str, str]:
-    """The description of the first processor by Linux; empty elsewhere."""
+    """Returns Linux's description of the first processor; empty on other systems."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().split("\n\n")[0].splitlines() if file.exists() else []
     pairs = (line.split(":", 1) for line in lines if ":" in line)
@@ -322,7 +324,7 @@ def _processor() -> dict[str, str]:
 
 
 def environment(packages: tuple[str, ...] = ("jax", "jaxlib", "flax", "optax")) -> dict[str, Any]:
-    """The machine, the versions and the commit that figures were measured with."""
+    """Returns the machine, the versions and the commit of measurements."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         capture_output=True,
@@ -346,7 +348,7 @@ def environment(packages: tuple[str, ...] = ("jax", "jaxlib", "flax", "optax")) 
 
 
 def table(title: str, rows: list[Row], unit: str) -> str:
-    """The rows as text, fastest named by its ratio to the base."""
+    """Formats the rows as text, with ratios to the base."""
     if not rows:
         return f"{title}\nno case ran: the lines above say why"
     width = max(len(row.name) for row in rows)

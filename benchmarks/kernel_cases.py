@@ -1,4 +1,4 @@
-"""Cases of the kernel benchmark: attention in many forms, and the other hot parts of a model."""
+"""Cases of the kernel benchmark: attention in many forms, and other hot parts of a model."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ __all__ = ["ATTENTION", "LENGTHS", "AttentionCase", "Entry", "Peer", "Work", "at
 
 Function = Callable[..., Array]
 
-BACKWARD = 2.5  # products of attention's backward pass, to those of its forward pass
+BACKWARD = 2.5  # ratio of products in attention's backward pass to the forward pass
 DOCUMENTS = 4  # in each packed row
 
 
@@ -54,11 +54,11 @@ class Work(NamedTuple):
 
     Attributes:
         name: Of the case.
-        inputs: Trees of arrays, the first of which are differentiated.
-        differentiated: How many of them.
-        flops: Products and sums that the forward pass needs, and both passes.
+        inputs: Trees of arrays; the first ones are differentiated.
+        differentiated: Number of differentiated inputs.
+        flops: Products and sums of the forward pass, and of both passes.
         bytes: Inputs and results of the forward pass, and of both.
-        entries: Ways to compute it, by name; the first, in float32, is what others are compared to.
+        entries: Ways to compute it, by name; the first, in float32, is the reference.
         auto: The entry that ``auto`` chooses, if there is a choice.
         peers: Other libraries' ways.
     """
@@ -75,7 +75,7 @@ class Work(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCase:
-    """Attention of ``batch`` rows; the letters are those of ``transformer_jax/__init__.py``."""
+    """Attention of ``batch`` rows; for letters, see ``transformer_jax/__init__.py``."""
 
     name: str
     batch: int = 4
@@ -92,17 +92,17 @@ class AttentionCase:
     softcap: float | None = None
     alibi: bool = False
     dropout: float = 0.0
-    dtype: str | None = None  # None is that of the benchmark
+    dtype: str | None = None  # None is the benchmark's dtype
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of queries, keys and values."""
+        """Returns the shapes of queries, keys and values."""
         B, K, S = self.batch, self.kv_heads or self.heads, self.keys or self.queries
         q = (B, self.heads, self.queries, self.head_dim)
         return q, (B, K, S, self.head_dim), (B, K, S, self.value_dim or self.head_dim)
 
     def mask(self, *rows: Any) -> Mask | None:
-        """The mask, whose lengths or segments are ``rows``."""
+        """Returns the mask, with lengths or segments ``rows``."""
         mask = Mask(causal=self.causal, window=self.window)
         if self.lengths:
             mask = mask & masks.length_mask(rows[0])
@@ -112,7 +112,7 @@ class AttentionCase:
         return None if empty else mask
 
     def rows(self) -> tuple[np.ndarray, ...]:
-        """Lengths from half of the keys to all, or the ids of as many documents in each row."""
+        """Returns lengths from half of the keys to all, or ids of documents in each row."""
         B, (_, _, S, _) = self.batch, self.shapes[1]
         if self.lengths:
             return (np.linspace(S // 2, S, B).astype(np.int32),)
@@ -120,12 +120,12 @@ class AttentionCase:
         return (np.broadcast_to(ids, (B, S)).copy(),) if self.segments else ()
 
     def bias(self) -> Array | None:
-        """The bias of its scores, if it has one."""
+        """Returns the bias of scores, if any."""
         _, (_, _, S, _), _ = self.shapes
         return alibi_bias(self.queries, S, self.heads) if self.alibi else None
 
     def scores(self, mask: Mask | None) -> Scores:
-        """Its scores under a mask."""
+        """Returns the scores with a mask."""
         return Scores(mask, self.bias(), ScaledDot(softcap=self.softcap))
 
 
@@ -167,7 +167,7 @@ LENGTHS = tuple(
 
 
 def attention(case: AttentionCase, platform: str, capability: float, dtype: str) -> Work:
-    """A case with random inputs and every registered kernel, run or refused."""
+    """Creates a case with random inputs and every registered kernel, run or refused."""
     dtype = case.dtype or dtype
     rng = np.random.default_rng(0)
     qkv = tuple(rng.standard_normal(shape).astype(jnp.dtype(dtype)) for shape in case.shapes)
@@ -203,7 +203,7 @@ def attention(case: AttentionCase, platform: str, capability: float, dtype: str)
 def _auto(
     case: AttentionCase, platform: str, capability: float, qkv: tuple[Any, ...], mask: Mask | None
 ) -> str:
-    """The entry that ``auto`` chooses."""
+    """Returns the entry that ``auto`` chooses."""
     of = kernels.resolve_implementation(
         "auto", platform, qkv[0].dtype, case.head_dim, capability=capability
     )
@@ -226,7 +226,7 @@ DECODE_STEP = "decode step of GPT-2 small, 8 texts, cache of 1024"
 
 
 def others(dtype: str) -> dict[str, Callable[[], Work]]:
-    """The parts of a model besides attention, at the size of GPT-2 small: what makes each case."""
+    """Returns functions that create cases of further parts of GPT-2 small."""
     of = {
         "cross-entropy of 2048 x 50304 logits": _cross_entropy,
         "queries, keys and values of 2048 x 768": _projection,
@@ -277,7 +277,7 @@ def _rms_norm(name: str, dtype: str) -> Work:
 
 
 def _decode_step(name: str, dtype: str) -> Work:
-    """The next token of 8 texts by GPT-2 small, whose cache has room for 1024."""
+    """Creates the case of the next token of 8 texts by GPT-2 small, with a cache of 1024."""
     preset = PRESETS["gpt2_small"]
     compute: Any = {"dtype": dtype}
     config = dataclasses.replace(preset, compute=dataclasses.replace(preset.compute, **compute))

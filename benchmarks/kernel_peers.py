@@ -1,4 +1,4 @@
-"""Attention of other libraries beside ours, as far as they are installed."""
+"""Attention of other libraries, as far as they are installed."""
 
 import functools
 import importlib.metadata
@@ -17,7 +17,7 @@ __all__ = ["attention", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """The versions of the peers that are installed."""
+    """Returns the versions of installed peers."""
     found = {}
     for name in ("torch", "tokamax"):
         if importlib.util.find_spec(name) is not None:
@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def attention(case: AttentionCase, work: Work, platform: str) -> dict[str, Peer]:
-    """The peers' attention of a case, by name; only why, where they do not have it."""
+    """Returns the peers' attention of a case by name, or the reason if they do not support it."""
     named: dict[str, Callable[[], Peer]] = {
         "jax.nn, xla": functools.partial(_jax_nn, case, work, "xla"),
     }
@@ -41,7 +41,7 @@ def attention(case: AttentionCase, work: Work, platform: str) -> dict[str, Peer]
         reason = _lacks(case)
         try:
             found[name] = _refused(reason) if reason else make()
-        except Exception as error:  # what a peer does not take, it says in its own way
+        except Exception as error:  # peers raise various errors for unsupported cases
             text = str(error).strip() or type(error).__name__
             found[name] = _refused(text.splitlines()[0][:200])
     return found
@@ -60,7 +60,7 @@ def _lacks(case: AttentionCase) -> str | None:
 
 
 def _dense(case: AttentionCase, work: Work) -> np.ndarray | None:
-    """The mask ``[B 1 T S]``, unless it is causality alone or none."""
+    """Returns the mask ``[B 1 T S]``; None if it is only causal, or empty."""
     mask = case.mask(*map(jnp.asarray, work.inputs[3:]))
     if mask is None or mask == type(mask)(causal=True):
         return None
@@ -70,7 +70,7 @@ def _dense(case: AttentionCase, work: Work) -> np.ndarray | None:
 
 
 def _of_jax(run: Callable[..., Any], work: Work) -> Peer:
-    """Timers of a JAX peer, whose arrays have heads after positions."""
+    """Returns timers of a JAX peer, whose arrays have heads after positions."""
     inputs = tuple(jnp.asarray(x).swapaxes(1, 2) for x in work.inputs[:3])
     result = jax.jit(run)
     result(*inputs).block_until_ready()
@@ -155,7 +155,7 @@ def _torch(case: AttentionCase, work: Work, platform: str) -> Peer:
 
 
 def _with_bias(case: AttentionCase, bias: np.ndarray, dense: np.ndarray | None) -> np.ndarray:
-    """A bias that is minus infinity where a query does not see."""
+    """Returns a bias of minus infinity at masked keys."""
     T, S = bias.shape[2:]
     seen = np.tril(np.ones((T, S), bool)) if case.causal and dense is None else dense
     return bias if seen is None else np.where(seen, bias, -np.inf)

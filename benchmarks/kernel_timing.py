@@ -1,4 +1,4 @@
-"""Times of functions: many calls inside one program, so that starting it costs nothing."""
+"""Timing of functions: many calls inside one program, to exclude the cost of starting it."""
 
 import time
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from jax import lax
 
 __all__ = ["clock_of", "passes", "per_call", "repeated", "timer"]
 
-ENOUGH = 0.03  # seconds of a measurement, which takes as many calls as that needs
+ENOUGH = 0.03  # seconds per measurement, which determines the number of calls
 
 
 def passes(function: Callable[..., Any], differentiated: int) -> dict[str, Callable[..., Any]]:
-    """The forward pass, and both passes if the case has gradients."""
+    """Returns the forward pass, and both passes if the case has gradients."""
 
     def both(*inputs: Any) -> Any:
         real, rest = inputs[:differentiated], inputs[differentiated:]
@@ -28,10 +28,10 @@ def passes(function: Callable[..., Any], differentiated: int) -> dict[str, Calla
 def repeated(
     function: Callable[..., Any], inputs: tuple[Any, ...], differentiated: int
 ) -> Callable[..., Any]:
-    """``function`` called ``n`` times in one program, each time after the one before it.
+    """Returns a program that calls ``function`` ``n`` times in sequence.
 
-    A number of each differentiated input, or of the last input if there is none, comes from the
-    last result: no call can be left out or moved out of the loop.
+    A value of each differentiated input, or of the last input if there is none, depends on the
+    previous result, so no call can be skipped or moved out of the loop.
 
     Example:
         >>> repeated(lambda x: x + 1, (jnp.zeros(2),), 1)(3, (jnp.zeros(2),))
@@ -56,7 +56,7 @@ def repeated(
 
 
 def timer(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], float]:
-    """A function that takes the seconds of one call of what is :func:`repeated`."""
+    """Returns a function that measures the seconds per call of a :func:`repeated` function."""
     clock = clock_of(jax.devices()[0].platform)
 
     def seconds(n: int) -> float:
@@ -68,7 +68,7 @@ def timer(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[],
 
 
 def clock_of(platform: str) -> Callable[[], float]:
-    """On a CPU the process's time, which other programs hardly disturb; elsewhere the wall clock.
+    """Returns CPU time on a CPU, which other programs hardly affect, or else the wall clock.
 
     Example:
         >>> clock_of("gpu") is time.perf_counter
@@ -78,10 +78,10 @@ def clock_of(platform: str) -> Callable[[], float]:
 
 
 def per_call(seconds: Callable[[int], float]) -> Callable[[], float]:
-    """Seconds of one call, of as many together as take :data:`ENOUGH`.
+    """Returns the seconds per call, over as many calls as take :data:`ENOUGH`.
 
     Args:
-        seconds: Takes the time of so many calls.
+        seconds: Function that measures the time of a number of calls.
     """
     seconds(1)  # compiles
     times = max(1, min(1000, round(ENOUGH / max(seconds(1), 1e-6))))

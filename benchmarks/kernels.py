@@ -1,14 +1,14 @@
-"""Every registered attention kernel and the hot parts around it, timed or compiled only.
+"""Benchmarks every registered attention kernel and the hot parts around it, or only compiles them.
 
     python -m benchmarks kernels
     python -m benchmarks kernels --only tokens --batch 1
     python -m benchmarks kernels --target v5e:2x4 --compile-only
 
-Writes ``benchmarks/results/kernels_DEVICE.json`` and a roofline picture beside it. For each case:
-which kernels ran, or why they were refused; medians of the forward pass and of both passes, several
-calls inside one program, all ways to compute a case in turn; TFLOP/s and GB/s of what the case
-needs at least; the share of the roofline; temporary bytes; the error against float32. Peers that
-are not installed are left out. On a CPU the time is that of the process, on one core if
+Writes ``benchmarks/results/kernels_DEVICE.json`` and a roofline picture. For each case: the kernels
+that ran, or the reason for their refusal; medians of the forward pass and of both passes, with
+several calls inside one program, all ways to compute a case in turns; TFLOP/s and GB/s of the
+required work; the fraction of the roofline; temporary bytes; the error relative to float32. Peers
+that are not installed are skipped. On a CPU, CPU time of the process is measured, on one core if
 ``JAX_PLATFORMS`` is ``cpu``.
 """
 
@@ -41,21 +41,21 @@ __all__ = ["Settings", "main", "measure"]
 class Settings:
     """The cases to measure, and the device."""
 
-    target: str | None = None  # devices to compile for, such as v5e:2x4 or h200:1; not here
-    compile_only: bool = False  # say what would run and what memory it needs; with --target alone
-    dtype: str | None = None  # None is bfloat16, and float32 on CPU, as in training
+    target: str | None = None  # devices to compile for, such as v5e:2x4 or h200:1
+    compile_only: bool = False  # only report kernels and memory; with --target
+    dtype: str | None = None  # None is bfloat16, or float32 on CPUs, as in training
     batch: int | None = None  # rows of attention; None is each case's own
-    only: tuple[str, ...] = ()  # cases whose names have one of these in them; all without
-    rounds: int = 5  # that count, after one that does not
-    peers: bool = True  # torch, jax.nn and tokamax too, as far as they are installed
-    output: Path = Path("benchmarks/results")  # where the files go
+    only: tuple[str, ...] = ()  # cases whose names contain one of these; empty is all
+    rounds: int = 5  # measured rounds, after a warmup round
+    peers: bool = True  # include torch, jax.nn and tokamax, if installed
+    output: Path = Path("benchmarks/results")  # output folder
 
 
 class Place(NamedTuple):
-    """The device that is measured, or compiled for."""
+    """The device to measure or compile for."""
 
-    name: str  # of the files
-    device: str  # as JAX names it
+    name: str  # in names of files
+    device: str  # JAX's name
     platform: str
     capability: float
     peak: Peak
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(settings: Settings) -> Path:
-    """Measures or compiles all cases, and returns the file with what was found.
+    """Measures or compiles all cases, and returns the file of results.
 
     Raises:
-        ConfigError: Flags that do not go together, an unknown target, or no case of this name.
+        ConfigError: Flags exclude each other, the target is unknown, or no case matches.
     """
     place = find_place(settings)
     dtype = settings.dtype or ("float32" if place.platform == "cpu" else "bfloat16")
@@ -118,10 +118,11 @@ def _flags(settings: Settings) -> str:
 
 
 def find_place(settings: Settings) -> Place:
-    """The device to measure, or the target to compile for.
+    """Returns the device to measure, or the target to compile for.
 
     Raises:
-        ConfigError: Only one of ``--target`` and ``--compile-only``, or an unknown target.
+        ConfigError: Only one of ``--target`` and ``--compile-only`` is given, or the target is
+            unknown.
     """
     if settings.target is None:
         if settings.compile_only:
@@ -144,7 +145,7 @@ def find_place(settings: Settings) -> Place:
 
 
 def cases(settings: Settings, place: Place, dtype: str) -> Iterator[Work]:
-    """The cases that were asked for, each made when its turn comes."""
+    """Yields the requested cases, each created on demand."""
     of_lengths: tuple[AttentionCase, ...] = LENGTHS if place.platform == "cpu" else ()
     for case in ATTENTION + of_lengths:
         if _wanted(case.name, settings):
@@ -164,7 +165,7 @@ def _wanted(name: str, settings: Settings) -> bool:
 
 
 def measure(work: Work, place: Place, settings: Settings) -> dict[str, Any]:
-    """Times of all ways to compute a case, in turn, with memory and error."""
+    """Measures all ways to compute a case, in turns, with memory and error."""
     inputs = jax.tree.map(jnp.asarray, work.inputs)
     rows: list[dict[str, Any]] = []
     timed: list[tuple[dict[str, Any], str, Callable[[], float]]] = []
@@ -211,7 +212,7 @@ def _temporaries(function: Callable[..., Any], inputs: tuple[Any, ...]) -> int:
 
 
 def _error(found: Any, exact: np.ndarray) -> float:
-    """The largest difference, relative to the largest number."""
+    """Returns the largest difference, relative to the largest value."""
     difference = np.abs(np.asarray(found, np.float64) - exact).max()
     return float(f"{difference / max(np.abs(exact).max(), 1e-30):.2e}")
 
@@ -230,7 +231,7 @@ def _rates(work: Work, which: str, seconds: float, least: float, peak: Peak) -> 
 
 
 def compiled(work: Work, place: Place) -> dict[str, Any]:
-    """The program of a case by the compiler of a target: fused kernels and temporary bytes."""
+    """Compiles a case for a target; returns fused kernels and temporary bytes."""
     assert place.target is not None
     mesh = jax.sharding.Mesh(np.array(place.target.devices[:1]), ("x",))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

@@ -1,11 +1,11 @@
-"""A shuffled file of real sentences through the whole `translate` command, beside the peers.
+"""The complete `translate` command on a shuffled file of real sentences, compared with peers.
 
     python -m benchmarks.lines RUN FILE --peers PYTHON
 
-Ours is the command, from the start of Python to the last line written: at its very first start,
-and with the compiled programs that a start before has left on disk. The peers are processes
-that load a model of the run's size, with random weights, and write as many tokens of each batch
-of 32 sentences of like length as our translations of them have at most. All on one core.
+Ours is the command, from the start of Python to the last line written, with and without compiled
+programs cached on disk. The peers are processes that load a model of the run's size with random
+weights, and generate for each batch of 32 sentences of similar length as many tokens as the longest
+of our translations. All run on one core.
 """
 
 import dataclasses
@@ -33,21 +33,21 @@ class Lines:
     """Time `translate` on a file against transformers and CTranslate2."""
 
     run: tyro.conf.Positional[Path]
-    """A translator's run directory."""
+    """Run directory of a translator."""
     file: tyro.conf.Positional[Path]
-    """Sentences, one a line; .gz is unpacked."""
+    """File of sentences, one per line, .gz allowed."""
     peers: Path
-    """A Python with torch, transformers and ctranslate2."""
+    """Python interpreter with torch, transformers and ctranslate2."""
     rounds: int = 3
-    """How often each is timed, in turn."""
+    """Number of timed rounds."""
     beams: tuple[int, ...] = (1, 4)
-    """Hypotheses of the searches."""
+    """Number of beams."""
     output: Path = Path("benchmarks/results/translate_lines_cpu.json")
-    """Where the figures go."""
+    """Output file of the figures."""
 
 
 def timed(command: list[str], **how: Any) -> tuple[float, float]:
-    """Seconds of wall and of CPU time that a command takes."""
+    """Returns the wall and CPU time of a command in seconds."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, **how)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -56,7 +56,7 @@ def timed(command: list[str], **how: Any) -> tuple[float, float]:
 
 
 def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
-    """The shuffled file, and what the peers are given: sources as ids, and lengths to write."""
+    """Writes the shuffled file, and the peers' input: sources as ids, and lengths to generate."""
     from transformer_jax.data.text import read_lines
     from transformer_jax.decoding.generation_config import TRANSLATION
     from transformer_jax.decoding.translator import Translator
@@ -84,7 +84,7 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
 
 
 def main() -> int:
-    """Times all of them in turn and writes the medians."""
+    """Times all in turns and writes the medians."""
     from benchmarks.harness import environment
 
     asked = tyro.cli(Lines)
@@ -111,7 +111,7 @@ def main() -> int:
                         kept = {"TRANSFORMER_JAX_CACHE": "off"} if "first" in kind else {}
                         how = {"stdin": file, "stdout": subprocess.DEVNULL, "env": settings | kept}
                         spent = timed([*core, *command], **how)
-                    # The first round makes the peers' models, and fills the folder of programs.
+                    # The first round creates the peers' models, and fills the program cache.
                     if round_:
                         samples[kind].append(spent)
             row = {

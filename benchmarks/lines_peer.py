@@ -1,4 +1,4 @@
-"""One peer's part of ``lines``: a whole process that decodes all sentences once."""
+"""One peer's part of ``lines``: a process that decodes all sentences once."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ BATCH = 32
 
 
 def batches(given):
-    """Sources of like length, and how many tokens each batch writes."""
+    """Yields batches of sources of similar length, and the number of tokens to generate."""
     order = sorted(range(len(given["sources"])), key=lambda i: len(given["sources"][i]))
     for start in range(0, len(order), BATCH):
         some = order[start : start + BATCH]
@@ -35,7 +35,7 @@ def transformers(folder, given, beams):
 
 
 def ctranslate2(folder, given, beams):
-    """CTranslate2, float32; its model is made by the first run of the other peer."""
+    """CTranslate2, float32; its model is created by the first run of the other peer."""
     import ctranslate2 as library
 
     where = Path(folder) / "ctranslate2"

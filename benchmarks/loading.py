@@ -1,12 +1,11 @@
 """Loading a Hugging Face checkpoint: time and memory of fresh processes, ours and transformers'.
 
-Each process imports its framework, loads a random checkpoint of GPT-2's smallest size, and reads
-every parameter once, as a mapped file is not in memory before that. Memory is the process's peak.
-Ours load it twice: as a file whose tensors can be mapped, and as one where they have to be read.
+Each process imports its framework, loads a random checkpoint of GPT-2 small, and reads every
+parameter once, since a mapped file is not in memory before. Memory is the peak of the process. Ours
+load it as a file with mappable tensors, and as a file with tensors that must be read.
 
-A virtual machine gives memory that nobody holds back to its host, and who takes it again waits for
-the host to find pages: a property of the machine that the first to ask pays for. So before each of
-them another process takes memory and gives it back.
+A virtual machine returns unused memory to its host, so the first process to allocate it waits for
+the host. Therefore another process allocates and frees memory before each measurement.
 """
 
 import json
@@ -63,7 +62,7 @@ print("@" + json.dumps({"load_s": load, "used_s": used, "peak_mib": peak() / 2**
 
 
 def write_gpt2(folder: Path, **size: int) -> int:
-    """Writes a random checkpoint of a GPT-2, the smallest without a size; returns its bytes."""
+    """Writes a random checkpoint of a GPT-2, by default the smallest; returns its bytes."""
     from flax import nnx
 
     from benchmarks.ours_language import resized
@@ -85,7 +84,7 @@ def write_gpt2(folder: Path, **size: int) -> int:
 
 
 def begin_at(folder: Path, place: int) -> None:
-    """Makes the tensors of a folder's file begin at this place beyond a multiple of 64 bytes."""
+    """Shifts the tensors of a folder's file to an offset from a multiple of 64 bytes."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
@@ -95,7 +94,7 @@ def begin_at(folder: Path, place: int) -> None:
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Medians over fresh processes in turns, and ratios to transformers within rounds."""
+    """Measures medians over fresh processes in turns, and ratios to transformers within rounds."""
     ours, began = sys.executable, time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "mapped"
@@ -125,7 +124,7 @@ def measure(settings: Settings) -> dict[str, Any]:
                     tell(f"left out: {name}: {error}")
                     del found[name]
                     continue
-                if turn:  # the first reads the file into the system's cache
+                if turn:  # the first round reads the file into the system's cache
                     found[name].append(said)
     keys = ("load_s", "used_s", "peak_mib", "above_import_mib")
     middle = lambda name, key: statistics.median(run[key] for run in found[name])
@@ -146,7 +145,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The measurements as a table."""
+    """Formats the measurements as a table."""
     lines = [f"load {found['file_mib']} MiB and read every parameter once; medians"]
     for name, row in found["rows"].items():
         lines.append(

@@ -1,4 +1,4 @@
-"""Our cases: the library as its commands run it."""
+"""Our cases: the library as used by its commands."""
 
 from transformer_jax.core.runtime import retain_freed_memory
 
@@ -37,7 +37,7 @@ PAD, BOS, EOS = 0, 2, 3
 
 
 def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, **norm: Any):
-    """The shape of a Marian translator, which ``torch.nn.Transformer`` shares."""
+    """Returns the architecture of Marian and of ``torch.nn.Transformer``."""
     return TransformerConfig(
         vocab_size=vocab,
         d_model=width,
@@ -53,7 +53,7 @@ def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, 
 
 
 def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype="float32"):
-    """One AdamW step with label smoothing and clipping, dropout off, on full batches."""
+    """One AdamW step with label smoothing and clipping, without dropout, on full batches."""
     import dataclasses
 
     config = configuration(vocab, width, heads, layers, hidden, final=True)
@@ -70,7 +70,7 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
 
 
 def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
-    """The peers' random weights in our layout."""
+    """Loads the peers' random weights in our layout."""
     stored = np.load(Path(folder) / "marian.npz")
     graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     linear = lambda name: {
@@ -109,7 +109,7 @@ def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
 
 
 def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beams):
-    """The loop behind ``translate``: exactly ``new`` tokens of each sentence."""
+    """The loop of ``translate``: exactly ``new`` tokens per sentence."""
     config = configuration(vocab, width, heads, layers, hidden)
     graph, params = prepared(*load_marian(folder, config))
     rng = np.random.default_rng(1)
@@ -121,7 +121,7 @@ def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beam
     @jax.jit
     def translate(params, source, lengths):
         model = nnx.merge(graph, params)
-        # An end of -1 is no token: like the peers, every sentence gets all its steps.
+        # -1 is not a token, so every sentence takes all steps, as with the peers.
         inputs = {"source": source, "source_lengths": lengths}
         cache = model.init_cache(inputs, batch, new, beams=beams)
         how = {"normalization": "power", "length_penalty": 1.0, "min_length": new + 1}

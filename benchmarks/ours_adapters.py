@@ -1,6 +1,6 @@
-"""Ours, as a worker: training steps of a decoder, whole or of adapters alone.
+"""Ours, as a worker: training steps of a decoder, of all parameters or only of adapters.
 
-A process holds one case, as its memory is measured.
+A process has one case, since its memory is measured.
 """
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
@@ -27,7 +27,7 @@ from transformer_jax.training.objectives import language_model
 
 
 def train(vocab, width, heads, layers, hidden, context, batch, rank):
-    """AdamW with clipping on full rows; a ``rank`` of 0 trains the whole model."""
+    """AdamW with clipping on full rows; a ``rank`` of 0 trains all parameters."""
     base = PRESETS["llama_style"]
     config = dataclasses.replace(
         base,

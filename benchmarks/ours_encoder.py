@@ -1,4 +1,4 @@
-"""Our cases for encoders: the library as its commands run it."""
+"""Our cases for encoders: the library as used by its commands."""
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
@@ -57,7 +57,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     """One AdamW step of masked-language modelling in buckets of tokens."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=False)
     ids = data.texts("reviews", texts, vocab)
-    # Every text is a document, so that none are joined.
+    # Every text is a document, so that texts are not joined.
     words = [text[1:-1] for text in ids]
     offsets = np.append(0, np.cumsum([len(row) for row in words]))
     store = SentenceStore(np.concatenate(words), offsets, np.arange(texts + 1), {})
@@ -112,7 +112,7 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
 
 
 def embed(vocab, width, heads, layers, hidden, texts, tokens):
-    """The program of ``embed``: means of the last layer's vectors of texts, words being ids."""
+    """The program of ``embed``: mean vectors of the last layer, with ids as words."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
     graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
     ids = data.texts("sst2", texts, vocab)
@@ -145,7 +145,7 @@ def embed(vocab, width, heads, layers, hidden, texts, tokens):
 
 
 def _like(plan_of: Any, ids: list[np.ndarray], batch: int, rows: int) -> tuple[Any, int]:
-    """The plan whose batches have, on average, as many real tokens as ``batch`` texts."""
+    """Returns the plan whose batches have on average the tokens of ``batch`` texts."""
     real = sum(map(len, ids))
     wanted = batch * real / len(ids)
     least = rows * 8 * -(-max(map(len, ids)) // 8)
@@ -163,7 +163,7 @@ def _training(
     deals: int,
     units: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """Steps on one deal of the batches after another; how many units there were in each."""
+    """Returns steps on parts of the batches in turn, and the units in each part."""
     graph, params = split(model)
     rate = OptimizerConfig(
         name="adamw", learning_rate=1e-4, schedule=ScheduleConfig("constant", 0),
@@ -202,7 +202,7 @@ def _training(
 
 
 def _real(made: Batch) -> int:
-    """Tokens of a batch that are not padding."""
+    """Returns the number of tokens of a batch without padding."""
     return int(made["lengths"].sum())
 
 

@@ -1,4 +1,4 @@
-"""Our cases: texts by JAX and by CTranslate2, from lines to lines, as the commands write them."""
+"""Our cases: texts by JAX and by CTranslate2, from lines to lines, as in the commands."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ SPECIAL = {"pad": "w0", "unk": "w1", "bos": "w2", "eos": f"w{EOS}"}
 
 
 def words(size: int) -> Tokenizer:
-    """One word for each token."""
+    """Returns one word per token."""
     vocabulary = {f"w{id}": id for id in range(size)}
     parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
     fields = {
@@ -48,7 +48,7 @@ def words(size: int) -> Tokenizer:
 
 
 def make_run(folder: Path, kind: Any, config: TransformerConfig) -> Path:
-    """A run with random weights, whose texts end as soon as they may if the head has biases."""
+    """Creates a run with random weights; with head biases, texts end as early as possible."""
     if folder.exists():
         return folder
     run = RunDirectory.create(folder)
@@ -66,13 +66,13 @@ def make_run(folder: Path, kind: Any, config: TransformerConfig) -> Path:
 
 
 def texts(count: int, length: int, vocab: int) -> list[str]:
-    """Random texts of one length."""
+    """Returns random texts of one length."""
     drawn = np.random.default_rng(1).integers(4, vocab, (count, length))
     return [" ".join(f"w{id}" for id in row) for row in drawn.tolist()]
 
 
 def translate(folder, engine, batch, length, new, beams, **size):
-    """``batch`` lines of ``length`` words into exactly ``new`` tokens each, EOS included."""
+    """Translates ``batch`` lines of ``length`` words into exactly ``new`` tokens each, with EOS."""
     config = configuration(**size)
     run = make_run(Path(folder) / "translator", "encoder-decoder", config)
     search = TRANSLATION.changed(num_beams=beams, min_length=new)
@@ -95,7 +95,7 @@ def translate(folder, engine, batch, length, new, beams, **size):
 
 
 def generate(folder, engine, batch, prompt, new, **size):
-    """``new`` tokens after each of ``batch`` prompts, greedily, by a GPT-2."""
+    """Generates ``new`` tokens after each of ``batch`` prompts, greedily, with a GPT-2."""
     config = resized(PRESETS["gpt2_small"], **size)
     run = make_run(Path(folder) / "gpt2", "decoder", config)
     model: Any = load_language(run) if engine == "jax" else None

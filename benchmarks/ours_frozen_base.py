@@ -1,7 +1,7 @@
-"""Ours, as a worker: steps of adapters whose frozen base is float32, bfloat16 or int8.
+"""Ours, as a worker: training steps of adapters on a float32, bfloat16 or int8 base.
 
-int8 is a prototype that the package does not have: each column of a frozen matrix has a scale, and
-a linear map makes float32 of its matrix in the forward pass and again in the backward pass.
+int8 is a prototype outside of the package: each column of a frozen matrix has a scale, and a linear
+map converts its matrix to float32 in the forward and again in the backward pass.
 """
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
@@ -38,7 +38,7 @@ from transformer_jax.training.step import make_step
 
 @jax.custom_vjp
 def int8_linear(x, kernel, scale):
-    """``x W`` for a ``W`` of int8 numbers and the scale of each column."""
+    """Computes ``x W`` for an int8 ``W`` with a scale per column."""
     return matmul(x, kernel.astype(x.dtype) * scale[None], x.ndim - 1, 0)
 
 
@@ -48,7 +48,7 @@ def _forward(x, kernel, scale):
 
 def _backward(kept, g):
     kernel, scale = kept
-    # Otherwise XLA keeps the float32 matrix of the forward pass until here.
+    # Otherwise XLA keeps the float32 matrix of the forward pass.
     kernel, g = jax.lax.optimization_barrier((kernel, g))
     return matmul(g, kernel.astype(g.dtype) * scale[None], g.ndim - 1, 1), None, None
 
@@ -63,12 +63,12 @@ class Int8Linear(nnx.Module):
         self.kernel, self.scale, self.bias = kernel, nnx.Param(scale), None
 
     def __call__(self, x):
-        """The map of each row."""
+        """Applies the map to each row."""
         return int8_linear(x, self.kernel[...], self.scale[...])
 
 
 def quantized(frozen):
-    """Parameters whose kernels are int8, and the scales of their columns by path."""
+    """Returns parameters with int8 kernels, and the scales of columns by path."""
     leaves, scales = flatten_dict(frozen), {}
     for name, kernel in leaves.items():
         if name.endswith("/kernel") and "/blocks/" in name:
@@ -79,7 +79,7 @@ def quantized(frozen):
 
 
 def int8_merge(merge, graph, trainable, frozen, key):
-    """The model of a partition of adapters, on a base that is ``quantized``."""
+    """Returns the model of a partition of adapters on a ``quantized`` base."""
     frozen, scales = frozen
 
     def make(path, module):
@@ -90,7 +90,7 @@ def int8_merge(merge, graph, trainable, frozen, key):
 
 
 def train(vocab, width, heads, layers, hidden, context, batch, rank, base):
-    """AdamW with clipping on full rows; memory is that of the compiled step."""
+    """AdamW with clipping on full rows; memory is measured for the compiled step."""
     preset = PRESETS["llama_style"]
     config = dataclasses.replace(
         preset,

@@ -1,4 +1,4 @@
-"""Our cases for language models: the library as its commands run it."""
+"""Our cases for language models: the library as used by its commands."""
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
@@ -45,7 +45,7 @@ def configuration(
     gelu: str,
     dtype: Literal["float32", "bfloat16"],
 ):
-    """A GPT-2 without biases or dropout, which is nanoGPT's model."""
+    """Returns a GPT-2 without biases or dropout, nanoGPT's model."""
     return TransformerConfig(
         vocab_size=vocab,
         d_model=width,
@@ -75,7 +75,7 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None,
 
 
 def resized(config: TransformerConfig, vocab: int, width: int, heads: int, layers: int):
-    """A decoder of another size, whose feed-forward layers are four times as wide."""
+    """Returns a decoder of another size, with feed-forward layers four times as wide."""
     return dataclasses.replace(
         config,
         vocab_size=vocab,
@@ -87,7 +87,7 @@ def resized(config: TransformerConfig, vocab: int, width: int, heads: int, layer
 
 
 def decode(preset, batch, prompt, new, dtype="float32", **size):
-    """The program of ``DecoderLanguageModel``: prompts, then exactly ``new`` tokens of each."""
+    """The program of ``DecoderLanguageModel``: prompts, then exactly ``new`` tokens each."""
     config = resized(PRESETS[preset], **size) if size else PRESETS[preset]
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
@@ -120,7 +120,7 @@ def decode(preset, batch, prompt, new, dtype="float32", **size):
 
 
 def floor(size, new):
-    """``new`` products of a vector and a matrix of ``size`` float32 numbers: the memory's speed."""
+    """``new`` products of a vector and a matrix of ``size`` float32 values: memory bandwidth."""
     rows = min(2048, size)
     matrix = jnp.ones((rows, size // rows), jnp.float32)
     vector = jnp.ones((1, rows), jnp.float32)

@@ -1,4 +1,4 @@
-"""Our cases of recurrent translators and convolution: the library as its commands run it."""
+"""Our cases of recurrent translators and convolution: the library as used by its commands."""
 
 # ruff: noqa: E402 (the allocator is set before jax is imported)
 
@@ -45,7 +45,7 @@ def _model(kind: str, vocab: int, width: int) -> RecurrentEncoderDecoder:
 
 
 def train(kind, vocab, width, batch, length):
-    """One AdamW step with clipping, dropout off, on full batches."""
+    """One AdamW step with clipping, without dropout, on full batches."""
     model = _model(kind, vocab, width)
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
@@ -56,7 +56,7 @@ def train(kind, vocab, width, batch, length):
 
 
 def decode(kind, vocab, width, batch, length):
-    """The greedy loop behind ``translate``: as many tokens as the source has."""
+    """The greedy loop of ``translate``: as many tokens as in the source."""
     graph, params = prepared(*split(_model(kind, vocab, width)))
     rng = np.random.default_rng(1)
     source = rng.integers(4, vocab, (batch, length)).astype(np.int32)
@@ -82,7 +82,7 @@ def decode(kind, vocab, width, batch, length):
 
 
 class Numbers:
-    """A tokenizer whose text is the ids themselves."""
+    """A tokenizer with ids as text."""
 
     pad, bos, eos = PAD, BOS, EOS
     end_tokens: tuple[int, ...] = (EOS,)
@@ -96,22 +96,22 @@ class Numbers:
         self.vocab_size = vocab
 
     def encode_batch(self, texts):
-        """Ids of texts."""
+        """Returns the ids of texts."""
         return [[int(word) for word in text.split()] for text in texts]
 
     def decode(self, ids):
-        """The text of ids."""
+        """Returns the text of ids."""
         return " ".join(map(str, ids))
 
     def convert_ids_to_tokens(self, ids):
-        """Ids as they are."""
+        """Returns the ids as tokens."""
         return [str(i) for i in ids]
 
 
 def lines(kind, vocab, width, sources, targets):
-    """The search behind ``translate FILE``: each line writes as many tokens as it is given."""
+    """The search of ``translate FILE``: each line generates a given number of tokens."""
     model = _model(kind, vocab, width)
-    model.decoder.embedding.table[EOS] = 0.0  # random states always find a larger logit than 0
+    model.decoder.embedding.table[EOS] = 0.0  # random states always have a logit above 0
     translator = Translator(model, Numbers(vocab))
     rng = np.random.default_rng(1)
     read = [rng.integers(4, vocab, length).tolist() for length in sources]
@@ -126,7 +126,7 @@ def lines(kind, vocab, width, sources, targets):
                 )
                 for i, (ids, most) in enumerate(zip(read, targets, strict=True))
             ]
-            # As `translate` does, one batch runs while the one before is read.
+            # As in `translate`, one batch runs while the previous one is read.
             pending = [None, *translator.searches(todo, how)]
             written = sum(len(one.tokens) for found in pending if found for one in found().values())
         return written

@@ -1,4 +1,4 @@
-"""Training steps of our cases: one compiled program, which takes some batches in turn."""
+"""Training steps of our cases: one compiled program, on batches in turn."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ def training_steps(
     partition: Partition = EVERYTHING,
     **adamw: float,
 ) -> tuple[Callable[[int], float], dict[str, int]]:
-    """A function that takes so many steps of AdamW with clipping, and facts of the model.
+    """Returns a function that takes steps of AdamW with clipping, and facts of the model.
 
     Args:
-        model: What is trained, without dropout.
-        objective: Of the model and a batch.
-        width: Of the model, for the learning rate.
-        batches: In turn; the first compiles the program.
-        partition: What of the model is trained.
+        model: The model, without dropout.
+        objective: The objective.
+        width: Model dimension, for the learning rate.
+        batches: Batches to use in turn; the first compiles the program.
+        partition: The trained parameters.
         adamw: Settings of the optimizer.
     """
     graph = nnx.graphdef(model)

@@ -13,9 +13,9 @@ from benchmarks.worker import serve
 def train(
     text: str, method: str, loss: str, size: int, window: int, sample: float, output: str
 ) -> tuple[Any, dict]:
-    """Epochs of word2vec over a text of words between blanks; the last vectors are written.
+    """Trains epochs of word2vec on a text of words between blanks; writes the last vectors.
 
-    Each run starts anew, from the next seed.
+    Each run starts again, with the next seed.
     """
     import jax
     import numpy as np
@@ -55,5 +55,5 @@ def train(
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PJRT_NPROC", "1")  # as the training program does
+    os.environ.setdefault("PJRT_NPROC", "1")  # as in the training program
     serve({"train": train})

@@ -1,6 +1,6 @@
 """The peers' cases: PyTorch, Hugging Face transformers and CTranslate2, each at its best.
 
-Runs in the peers' own Python, so it imports nothing of ours but the worker.
+Runs in the peers' Python, so it imports only the worker from this repository.
 """
 
 import math
@@ -35,11 +35,11 @@ class TorchTransformer(nn.Module):
         self.register_buffer("positions", torch.from_numpy(table))
 
     def embed(self, ids):
-        """Scaled token vectors with their positions."""
+        """Returns scaled token vectors with positions."""
         return self.embedding(ids) * math.sqrt(self.width) + self.positions[: ids.shape[1]]
 
     def forward(self, source, target):
-        """Logits of what follows each of ``target``."""
+        """Returns the logits after each token of ``target``."""
         pad = source == 0
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         out = self.transformer(
@@ -54,7 +54,7 @@ class TorchTransformer(nn.Module):
 
 
 def train(vocab, width, heads, layers, hidden, batch, length, compiled=False, dtype="float32"):
-    """One AdamW step with label smoothing and clipping, as ours does it; bfloat16 by autocast."""
+    """One AdamW step with label smoothing and clipping, as in ours; bfloat16 by autocast."""
     torch.manual_seed(0)
     model = TorchTransformer(vocab, width, heads, layers, hidden).train()
     run_model = torch.compile(model) if compiled else model
@@ -81,7 +81,7 @@ _models: dict[str, nn.Module] = {}
 
 
 def marian(folder, vocab, width, heads, layers, hidden):
-    """A Marian model with random weights, made once and kept in ``folder`` for every worker."""
+    """Creates a Marian model with random weights, once in ``folder`` for all workers."""
     from transformers import MarianConfig, MarianMTModel
     from transformers.utils import logging
 
@@ -119,7 +119,7 @@ def marian(folder, vocab, width, heads, layers, hidden):
 
 
 def _convert(weights, where, vocab, width, heads, layers):
-    """The same weights as a CTranslate2 model, through its own specification classes."""
+    """Writes the same weights as a CTranslate2 model, with its specification classes."""
     from ctranslate2.specs import Activation, TransformerSpec
 
     spec = TransformerSpec.from_config(
@@ -175,7 +175,7 @@ def _source(vocab, batch, length):
 
 
 def generate(folder, vocab, width, heads, layers, hidden, batch, length, new, beams):
-    """Hugging Face ``generate``: exactly ``new`` tokens of each sentence."""
+    """Hugging Face ``generate``: exactly ``new`` tokens per sentence."""
     model = marian(folder, vocab, width, heads, layers, hidden)
     source = torch.from_numpy(_source(vocab, batch, length))
 
@@ -198,7 +198,7 @@ def generate(folder, vocab, width, heads, layers, hidden, batch, length, new, be
 def ctranslate2(
     folder, vocab, width, heads, layers, hidden, batch, length, new, beams, precision="float32"
 ):
-    """CTranslate2 on the same weights: exactly ``new`` tokens of each sentence."""
+    """CTranslate2 on the same weights: exactly ``new`` tokens per sentence."""
     import ctranslate2
 
     marian(folder, vocab, width, heads, layers, hidden)

@@ -1,6 +1,6 @@
-"""PEFT and torch, as a worker: training steps of a decoder, whole or of adapters alone.
+"""PEFT and torch, as a worker: training steps of a decoder, of all parameters or only of adapters.
 
-Runs in the peers' own Python. A process holds one case, as its memory is measured.
+Runs in the peers' Python. A process has one case, since its memory is measured.
 """
 
 import os
@@ -16,7 +16,7 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 def train(vocab, width, heads, layers, hidden, context, batch, rank, compiled=False):
-    """Fused AdamW with clipping on full rows; a ``rank`` of 0 trains the whole model."""
+    """Fused AdamW with clipping on full rows; a ``rank`` of 0 trains all parameters."""
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 

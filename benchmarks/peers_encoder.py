@@ -1,6 +1,6 @@
-"""The peers' cases for encoders: Hugging Face BERT as its users train and run it.
+"""The peers' cases for encoders: Hugging Face BERT in typical use.
 
-Runs in the peers' own Python, so it imports nothing of ours but the worker and the texts.
+Runs in the peers' Python, so it imports only the worker and the texts from this repository.
 """
 
 import os
@@ -24,7 +24,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int) -> BertConfig:
-    """A BERT of any size, its GELU exact and its dropout 0.1."""
+    """Returns a BERT of any size, with exact GELU and dropout 0.1."""
     return BertConfig(
         vocab_size=vocab,
         hidden_size=width,
@@ -38,7 +38,7 @@ def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int) 
 
 
 def padded(rows: list[np.ndarray]) -> Batch:
-    """Texts padded to the longest of them."""
+    """Pads texts to the longest."""
     length = max(map(len, rows))
     ids = np.full((len(rows), length), data.PAD, np.int64)
     for row, text in zip(ids, rows, strict=True):
@@ -48,9 +48,9 @@ def padded(rows: list[np.ndarray]) -> Batch:
 
 
 def masked(rows: list[np.ndarray], vocab: int, rng: np.random.Generator) -> Batch:
-    """``padded`` with words hidden, and -100 wherever there is nothing to tell.
+    """Masks ``padded`` texts; labels are -100 at other positions.
 
-    As DataCollatorForLanguageModeling does it, but with as many words of every text as ours.
+    Like DataCollatorForLanguageModeling, but with as many masked words per text as ours.
     """
     made = padded(rows)
     ids, labels = made["input_ids"].numpy(), np.full_like(made["input_ids"].numpy(), -100)
@@ -112,7 +112,7 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
 
 
 def _groups(kind: str, texts: int, vocab: int, batch: int) -> list[list[np.ndarray]]:
-    # The texts come shuffled, so batches of neighbours are random batches.
+    # The texts are shuffled, so consecutive batches are random.
     ids = data.texts(kind, texts, vocab)
     return [ids[at : at + batch] for at in range(0, texts, batch)]
 
@@ -120,7 +120,7 @@ def _groups(kind: str, texts: int, vocab: int, batch: int) -> list[list[np.ndarr
 def _training(
     model: Any, batches: list[Batch], deals: int, compiled: bool, units: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Steps on one deal of the batches after another; how many units there were in each."""
+    """Returns steps on parts of the batches in turn, and the units in each part."""
     model.train()
     parameters = list(model.parameters())
     groups = [
@@ -140,7 +140,7 @@ def _training(
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    # Compiled first for one length, then for any.
+    # Compiled first for one length, then for dynamic lengths.
     lengths = {made["input_ids"].shape[1]: made for made in batches}
     some = sorted(lengths)
     losses = [float(step(lengths[length])) for length in dict.fromkeys((some[0], *some[-2:]))]
@@ -159,7 +159,7 @@ def _training(
 
 
 def _real(made: Batch) -> int:
-    """Tokens of a batch that are not padding."""
+    """Returns the number of tokens of a batch without padding."""
     return int(made["attention_mask"].sum())
 
 

@@ -1,6 +1,6 @@
 """The peers' case for pictures: a training step of transformers' ViT.
 
-Runs in the peers' own Python, so it imports nothing of ours but the worker.
+Runs in the peers' Python, so it imports only the worker from this repository.
 """
 
 import os

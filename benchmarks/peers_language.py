@@ -1,6 +1,6 @@
 """The peers' cases for language models: nanoGPT's model, Hugging Face GPT-2 and CTranslate2.
 
-Runs in the peers' own Python, so it imports nothing of ours but the worker.
+Runs in the peers' Python, so it imports only the worker from this repository.
 """
 
 import os
@@ -27,12 +27,12 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x):
-        """``x`` normalised."""
+        """Returns normalized ``x``."""
         return functional.layer_norm(x, self.weight.shape, self.weight, None, 1e-5)
 
 
 class Block(nn.Module):
-    """Attention and feed-forward as nanoGPT writes them, without biases or dropout."""
+    """Attention and feed-forward as in nanoGPT, without biases or dropout."""
 
     def __init__(self, width: int, heads: int, gelu: str):
         super().__init__()
@@ -45,7 +45,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x):
-        """The block's output."""
+        """Returns the block's output."""
         B, T, C = x.shape
         q, k, v = (
             a.view(B, T, self.heads, C // self.heads).transpose(1, 2)
@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """nanoGPT's model, its head tied to its embedding."""
+    """nanoGPT's model, with a tied head."""
 
     def __init__(self, vocab, width, heads, layers, context, gelu):
         super().__init__()
@@ -71,7 +71,7 @@ class Gpt(nn.Module):
         self.wte.weight = self.head.weight
 
     def forward(self, tokens, targets):
-        """The mean loss."""
+        """Returns the mean loss."""
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
@@ -82,7 +82,7 @@ class Gpt(nn.Module):
 def train(
     vocab, width, heads, layers, context, batch, gelu="exact", compiled=False, dtype="float32"
 ):
-    """One step of nanoGPT's training loop, its AdamW fused; bfloat16 by autocast, as it does."""
+    """One step of nanoGPT's training loop, with fused AdamW; bfloat16 by autocast."""
     torch.manual_seed(0)
     model = Gpt(vocab, width, heads, layers, context, gelu).train()
     parameters = list(model.parameters())
@@ -102,7 +102,7 @@ _models: dict[str, nn.Module] = {}
 
 
 def gpt2(vocab: int, width: int, heads: int, layers: int, dtype: str = "float32"):
-    """A GPT-2 with random weights; one size in a process."""
+    """Creates a GPT-2 with random weights, one size per process."""
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging
 
@@ -121,7 +121,7 @@ def _prompts(batch: int, length: int, vocab: int) -> np.ndarray:
 
 
 def generate(batch, prompt, new, dtype="float32", **size):
-    """Hugging Face ``generate``: exactly ``new`` tokens of each prompt."""
+    """Hugging Face ``generate``: exactly ``new`` tokens per prompt."""
     model = gpt2(**size, dtype=dtype)
     ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"]))
     mask = torch.ones_like(ids)
@@ -141,7 +141,7 @@ def generate(batch, prompt, new, dtype="float32", **size):
 
 
 def prefill(batch, prompt, new, dtype="float32", **size):
-    """Hugging Face: the prompts read, and the logits of what follows them."""
+    """Hugging Face: reads prompts, and computes the next logits."""
     model = gpt2(**size, dtype=dtype)
     ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"]))
 
@@ -156,7 +156,7 @@ def prefill(batch, prompt, new, dtype="float32", **size):
 
 
 def _convert(folder: str, size: dict[str, Any]) -> Path:
-    """The same weights as a CTranslate2 model, through its own loader."""
+    """Writes the same weights as a CTranslate2 model, with its loader."""
     from ctranslate2.converters.transformers import GPT2Loader
 
     where = Path(folder) / "ctranslate2"
@@ -174,7 +174,7 @@ def _convert(folder: str, size: dict[str, Any]) -> Path:
 
 
 def ctranslate2(folder, batch, prompt, new, precision="float32", **size):
-    """CTranslate2: exactly ``new`` tokens of each prompt."""
+    """CTranslate2: exactly ``new`` tokens per prompt."""
     import ctranslate2
 
     generator = ctranslate2.Generator(

@@ -1,6 +1,6 @@
-"""The same in PyTorch: ``torch.nn`` layers and cells with the same attention.
+"""Recurrent translators in PyTorch: ``torch.nn`` layers and cells with the same attention.
 
-Runs in the peers' own Python, so it imports nothing of ours but the worker.
+Runs in the peers' Python, so it imports only the worker from this repository.
 """
 
 import os
@@ -18,7 +18,7 @@ BOS = 2
 
 
 class Translator(nn.Module):
-    """The common parts: tied embeddings, an encoder in both directions, mapped states."""
+    """The common parts: tied embeddings, a bidirectional encoder, projected states."""
 
     def __init__(self, vocab: int, width: int, layer: type):
         super().__init__()
@@ -28,11 +28,11 @@ class Translator(nn.Module):
         self.bridge = nn.Linear(2 * width, width)
 
     def first(self, last):
-        """The decoder's first state, of the last ones of both directions."""
+        """Returns the decoder's first state, from the last states of both directions."""
         return torch.tanh(self.bridge(torch.cat([last[0], last[1]], -1)))
 
     def logits(self, hidden):
-        """Over the vocabulary."""
+        """Returns logits over the vocabulary."""
         return hidden @ self.embedding.weight.T
 
 
@@ -46,13 +46,13 @@ class Luong(Translator):
         self.mixed = nn.Linear(3 * width, width)
 
     def begin(self, source):
-        """States before the first token, and what is attended to."""
+        """Returns states before the first token, and the memory."""
         encoded, (h, c) = self.encoder(self.embedding(source))
         state = self.first(h), self.first(c), torch.zeros_like(h[0])
         return state, (encoded, self.key(encoded))
 
     def step(self, x, state, memory):
-        """The hidden state after an embedded token, and the states."""
+        """Returns the hidden state after an embedded token, and the states."""
         (h, c, fed), (encoded, keys) = state, memory
         h, c = self.cell(torch.cat([x, fed], -1), (h, c))
         weights = torch.bmm(keys, h[:, :, None])[:, :, 0].softmax(-1)
@@ -61,7 +61,7 @@ class Luong(Translator):
         return fed, (h, c, fed)
 
     def forward(self, source, target):
-        """Logits at every token."""
+        """Returns logits at every token."""
         state, memory = self.begin(source)
         found = []
         for x in self.embedding(target).unbind(1):
@@ -71,7 +71,7 @@ class Luong(Translator):
 
 
 class Bahdanau(Translator):
-    """GRUs, the additive score of the state before, a maxout layer, for all tokens at once."""
+    """GRUs, the additive score of the previous state, a maxout layer, for all tokens at once."""
 
     def __init__(self, vocab: int, width: int):
         super().__init__(vocab, width, nn.GRU)
@@ -82,28 +82,28 @@ class Bahdanau(Translator):
         self.maxout = nn.Linear(4 * width, 2 * width)
 
     def begin(self, source):
-        """The state before the first token, and what is attended to."""
+        """Returns the state before the first token, and the memory."""
         encoded, h = self.encoder(self.embedding(source))
         return self.first(h), (encoded, self.key(encoded))
 
     def read(self, x, h, memory):
-        """The state after an embedded token, and the context that it was read with."""
+        """Returns the state after an embedded token, and its context."""
         encoded, keys = memory
         scores = self.vector(torch.tanh(self.query(h)[:, None] + keys))[:, :, 0]
         context = torch.bmm(scores.softmax(-1)[:, None], encoded)[:, 0]
         return self.cell(torch.cat([x, context], -1), h), context
 
     def output(self, h, context, x):
-        """The hidden state."""
+        """Returns the hidden state."""
         return torch.maximum(*self.maxout(torch.cat([h, context, x], -1)).chunk(2, -1))
 
     def step(self, x, h, memory):
-        """The hidden state after an embedded token, and the state."""
+        """Returns the hidden state after an embedded token, and the state."""
         h, context = self.read(x, h, memory)
         return self.output(h, context, x), h
 
     def forward(self, source, target):
-        """Logits at every token."""
+        """Returns logits at every token."""
         h, memory = self.begin(source)
         x, found = self.embedding(target), []
         for now in x.unbind(1):
@@ -138,7 +138,7 @@ def train(kind, vocab, width, batch, length, compiled=False):
 
 
 def decode(kind, vocab, width, batch, length):
-    """Greedy search, as many tokens as the source has."""
+    """Greedy search, with as many tokens as in the source."""
     model = KINDS[kind](vocab, width).eval()
     source = torch.from_numpy(np.random.default_rng(1).integers(4, vocab, (batch, length)))
 
@@ -163,7 +163,7 @@ def decode(kind, vocab, width, batch, length):
 
 
 def lines(kind, vocab, width, sources, targets, batch=32):
-    """Batches of sources of like length, each up to its longest translation."""
+    """Batches of sources of similar length, each up to its longest translation."""
     model = KINDS[kind](vocab, width).eval()
     rng = np.random.default_rng(1)
     read = [rng.integers(4, vocab, length) for length in sources]
@@ -195,7 +195,7 @@ def lines(kind, vocab, width, sources, targets, batch=32):
 
 
 def convolution(width, places, batch, length):
-    """Forward and backward pass of a causal gated convolution, channels first as torch has it."""
+    """Forward and backward pass of a causal gated convolution, channels first as in torch."""
     x = torch.randn(batch, width, length, requires_grad=True)
     layer = nn.Conv1d(width, 2 * width, places, bias=False)
 

@@ -1,6 +1,6 @@
-"""Training steps of torch's cases: forward, backward, clipping and AdamW on some batches in turn.
+"""Training steps of torch's cases: forward, backward, clipping and AdamW on batches in turn.
 
-Runs in the peers' own Python.
+Runs in the peers' Python.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ def training_steps(
     batches: Sequence[Any],
     dtype: str = "float32",
 ) -> tuple[Callable[[int], float], dict[str, int]]:
-    """A function that takes so many steps, and facts of the model.
+    """Returns a function that takes a number of steps, and facts of the model.
 
     Args:
-        parameters: Of the model.
-        optimizer: Of them.
-        loss_of: The loss from the tensors of a batch.
-        batches: In turn; the first compiles what is to be compiled.
-        dtype: bfloat16 computes the loss with autocast.
+        parameters: Parameters of the model.
+        optimizer: Optimizer of the parameters.
+        loss_of: Function from the tensors of a batch to the loss.
+        batches: Batches to use in turn; the first one compiles.
+        dtype: bfloat16 uses autocast.
     """
     parameters, state = list(parameters), {"at": 0}
 

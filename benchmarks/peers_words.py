@@ -10,9 +10,9 @@ from benchmarks.worker import serve
 def train(
     text: str, method: str, size: int, window: int, sample: float, output: str, workers: int
 ) -> tuple[Any, dict]:
-    """Epochs of word2vec over a text of words between blanks; the last vectors are written.
+    """Trains epochs of word2vec on a text of words between blanks; writes the last vectors.
 
-    Each run starts anew, from the next seed.
+    Each run starts again, with the next seed.
     """
     import gensim
     import numpy as np
@@ -37,7 +37,7 @@ def train(
     def run(epochs: int) -> int:
         model.seed = next(seeds)
         model.random = np.random.RandomState(model.seed)
-        model.wv.vectors = None  # else init_weights keeps what is trained
+        model.wv.vectors = None  # else init_weights keeps the trained vectors
         model.init_weights()
         model.train(
             corpus_file=text,

@@ -1,11 +1,10 @@
-"""Programs of named runs by GPU and TPU compilers, without a device; their figures as JSON.
+"""Compiles programs of named runs for GPUs and TPUs, without a device; writes figures as JSON.
 
     python -m benchmarks programs
     python -m benchmarks programs --only "gpt2-small, fsdp, 2 layers" --what training
 
-Needs the extra ``aot``. For each case: memory of a device, what devices exchange, fused kernels.
-Writes ``benchmarks/results/programs.json``, in which cases that were not asked for stay as they
-are.
+Needs the extra ``aot``. For each case: memory of a device, communication, fused kernels. Updates
+the requested cases in ``benchmarks/results/programs.json``.
 """
 
 import dataclasses
@@ -44,11 +43,11 @@ class Case:
     Attributes:
         run: Its name.
         target: Devices, such as ``h200:8``.
-        mesh: Sizes of the axes data, fsdp, tensor and context; those that are left out are 1.
-        layers: Most layers of an encoder and of a decoder; None keeps the run's.
-        rows: Rows of a batch over all devices; None keeps the run's.
-        length: Tokens of a row; None keeps the run's.
-        changes: Other settings of the run, by dotted names.
+        mesh: Sizes of the axes data, fsdp, tensor and context; missing ones are 1.
+        layers: Maximum number of layers of an encoder and of a decoder; None keeps the run's.
+        rows: Rows per batch over all devices; None keeps the run's.
+        length: Tokens per row; None keeps the run's.
+        changes: Further settings of the run, by dotted name.
     """
 
     run: str
@@ -60,12 +59,12 @@ class Case:
     changes: tuple[tuple[str, Any], ...] = ()
 
     def planned(self) -> tuple[Any, Target]:
-        """The run with these settings, and the devices to compile for."""
+        """Returns the run with these settings, and the devices to compile for."""
         target = find_target(self.target)
         return self.run_on(target), target
 
     def run_on(self, target: Target) -> Any:
-        """The run with these settings, and those that follow from devices."""
+        """Returns the run with these settings, and settings derived from devices."""
         run: Any = NAMED[self.run][1]
         changes: dict[str, Any] = {"mesh": MeshConfig(*self.mesh), **dict(self.changes)}
         if self.layers is not None:
@@ -124,11 +123,11 @@ CASES = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The programs to compile, and the file of the figures."""
+    """The programs to compile, and the output file."""
 
-    only: tuple[str, ...] = ()  # cases by their names; all without
-    what: tuple[Literal["training", "evaluation"], ...] = ("training",)  # programs of each
-    output: Path = Path("benchmarks/results/programs.json")  # the file
+    only: tuple[str, ...] = ()  # names of cases; empty is all
+    what: tuple[Literal["training", "evaluation"], ...] = ("training",)  # programs per case
+    output: Path = Path("benchmarks/results/programs.json")  # output file
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -153,7 +152,7 @@ def _run(settings: Settings) -> None:
             one[what] = _figures(compile_program(run, target, what))
             print(f"{name}, {what}: {one[what]} ({time.monotonic() - began:.0f} s)", flush=True)
         found[name] = one
-        # After each: a compiler may run out of memory.
+        # Written after each case, since a compiler may run out of memory.
         settings.output.parent.mkdir(parents=True, exist_ok=True)
         told = {"command": "python -m benchmarks programs", "cases": found}
         settings.output.write_text(json.dumps(told, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Recurrent translators and convolutions beside torch's: ``python -m benchmarks recurrent``."""
+"""Recurrent translators and convolutions against torch: ``python -m benchmarks recurrent``."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ OURS, PEERS = "benchmarks.ours_recurrent", "benchmarks.peers_recurrent"
 
 
 def recurrent(settings: Settings) -> list[Table]:
-    """Recurrent translators of 512 numbers, pairs of 20 + 20 tokens, and gated convolutions."""
+    """Recurrent translators of width 512, pairs of 20 + 20 tokens, and gated convolutions."""
     size = settings.size(vocab=8000, width=512, length=20)
     tables = []
     for kind in ("luong", "bahdanau"):
@@ -44,10 +44,10 @@ def recurrent(settings: Settings) -> list[Table]:
 
 
 def _line_lengths(count: int) -> tuple[list[int], list[int]]:
-    """Lengths of sources and translations, distributed as those of a Multi30k test file.
+    """Returns lengths of sources and translations, distributed as in a Multi30k test file.
 
-    There log-lengths of sources have mean 2.67 and deviation 0.32, and translations are as long but
-    for a factor whose logarithm deviates by 0.14.
+    There, log-lengths of sources have mean 2.67 and deviation 0.32; lengths of translations differ
+    by a factor whose logarithm has deviation 0.14.
     """
     rng = np.random.default_rng(0)
     sources = np.exp(rng.normal(2.67, 0.32, count))

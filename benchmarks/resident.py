@@ -1,4 +1,4 @@
-"""The memory of processes; nothing here imports more than the standard library."""
+"""The memory of processes; imports only the standard library."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ __all__ = ["peak"]
 
 
 def peak(process: int | str = "self") -> int:
-    """The most bytes that a process had resident so far; 0 if it has ended but is not waited for.
+    """Returns the peak resident memory of a process in bytes; 0 for a zombie process.
 
-    Not what ``getrusage`` and ``wait4`` tell: that begins with what the process that started it
-    had, so a small child of a large process counts as large.
+    ``getrusage`` and ``wait4`` are not used: their value starts at the parent's memory, so a small
+        child of a large process would count as large.
 
     Raises:
-        FileNotFoundError: There is no such process, or this is not Linux.
+        FileNotFoundError: The process does not exist, or this is not Linux.
     """
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))

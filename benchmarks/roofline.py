@@ -1,4 +1,4 @@
-"""The peak of a device, and a picture of the distance of programs to it."""
+"""The peak performance of a device, and a roofline picture of programs."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ __all__ = ["Peak", "draw", "peak_of"]
 
 
 class Peak(NamedTuple):
-    """The most that a device can do: FLOPs and bytes a second, and where that is known from."""
+    """The peak of a device: FLOPs and bytes per second, and the source of these figures."""
 
     flops: float
     bandwidth: float
     source: str
 
     def least_seconds(self, flops: float, size: float) -> float:
-        """The roofline: the time of so many FLOPs and bytes, the longer of the two.
+        """Returns the roofline: the longer of the times for FLOPs and for bytes.
 
         Example:
             >>> Peak(100.0, 10.0, "").least_seconds(50.0, 20.0)
@@ -30,7 +30,7 @@ class Peak(NamedTuple):
 
 
 def peak_of(device: Any) -> Peak:
-    """The peak of a device: its maker's figure, or for unknown devices that of large programs."""
+    """Returns the peak of a device: the vendor's figure, or for unknown devices a measurement."""
     for one in DEVICES.values():
         if device.device_kind in one.kinds:
             return Peak(one.flops, one.bandwidth, "data sheet, bfloat16")
@@ -44,7 +44,7 @@ def peak_of(device: Any) -> Peak:
 
 
 def _best(function: Any, x: Any) -> float:
-    """The least time of a call on a CPU."""
+    """Returns the minimum time of a call on a CPU."""
     function(x).block_until_ready()
     clock, taken = clock_of("cpu"), []
     for _ in range(7):
@@ -55,11 +55,11 @@ def _best(function: Any, x: Any) -> float:
 
 
 def draw(facts: dict[str, Any], where: Path) -> None:
-    """The roofline of a device, and above it every way that was measured, as a PNG.
+    """Draws the roofline of a device with all measurements, as a PNG.
 
     Args:
-        facts: What ``kernels_DEVICE.json`` holds.
-        where: The picture.
+        facts: The content of ``kernels_DEVICE.json``.
+        where: Path of the picture.
     """
     from matplotlib.figure import Figure
 
@@ -85,7 +85,7 @@ def draw(facts: dict[str, Any], where: Path) -> None:
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="FLOPs per byte that the case needs at least",
+        xlabel="minimum FLOPs per byte of the case",
         ylabel="TFLOP/s",
         title=f"{facts['environment']['cpu'] if facts['device'] == 'cpu' else facts['device']}\n"
         f"{peak.flops / 1e12:.3g} TFLOP/s, {peak.bandwidth / 1e9:.3g} GB/s ({peak.source})",

@@ -1,4 +1,4 @@
-"""Ours and the peers', interleaved on this machine.
+"""Benchmarks of this library and its peers, interleaved on this machine.
 
     python -m benchmarks train
     python -m benchmarks decode --peers /path/to/python-with-torch
@@ -15,10 +15,10 @@
     python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
-ratios: how many times as fast as the base case, medians over rounds. Progress goes to stderr from
-the first second. What is not installed, or takes longer than --patience, is left out with a note.
-A table takes about --minutes, 2 without the flag, and a command has one to eight tables: compilers
-of peers that take longer than that are cut.
+speeds relative to the base case, as medians over rounds. Progress is printed on stderr. Cases that
+are not installed, or take longer than --patience, are skipped with a note. A table takes about
+--minutes, by default 2, and a command has one to eight tables; slower compilers of peers are
+stopped.
 """
 
 import dataclasses
@@ -47,10 +47,10 @@ OURS_ADAPTERS, PEERS_ADAPTERS = "benchmarks.ours_adapters", "benchmarks.peers_ad
 OURS_FROZEN_BASE = "benchmarks.ours_frozen_base"
 OURS_IMAGES, PEERS_IMAGES = "benchmarks.ours_images", "benchmarks.peers_images"
 
-# 3+3 layers of 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
+# 3+3 layers, widths 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
 SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
 
-# nanoGPT's settings for a CPU, and a model six times as deep and wide in memory.
+# nanoGPT's settings for a CPU, and a larger model.
 CHARACTERS = {"vocab": 65, "width": 128, "heads": 4, "layers": 4, "context": 64, "batch": 12}
 MIDDLE = {"vocab": 8000, "width": 384, "heads": 6, "layers": 6, "context": 256, "batch": 8}
 
@@ -84,7 +84,7 @@ def train(settings: Settings) -> list[Table]:
 
 
 def decode(settings: Settings) -> list[Table]:
-    """32 new tokens of sentences of 32, greedily and with 4 beams, alone and 32 at a time."""
+    """32 new tokens for sentences of 32, greedily and with 4 beams, for batches of 1 and 32."""
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, beams in ((1, 1), (1, 4), (32, 1), (32, 4)):
@@ -107,7 +107,7 @@ def decode(settings: Settings) -> list[Table]:
 
 
 def language_train(settings: Settings) -> list[Table]:
-    """A training step of nanoGPT's model, small and middle-sized."""
+    """A training step of nanoGPT's model, small and medium."""
     tables = []
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
     tanh, compiled, narrow = {"gelu": "tanh"}, {"compiled": True}, {"dtype": "bfloat16"}
@@ -136,7 +136,7 @@ def language_train(settings: Settings) -> list[Table]:
 
 
 def language_decode(settings: Settings) -> list[Table]:
-    """GPT-2 small: 64 tokens after prompts of 32, greedily, and the reading of longer prompts."""
+    """GPT-2 small: 64 greedy tokens after prompts of 32, and reading longer prompts."""
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 128, 1), (1, 512, 1)):
@@ -164,13 +164,13 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
         bench.add(f"CTranslate2 {precision}", "ctranslate2", {**size, **more}, **peer)
     arguments = {"preset": "gpt2_small", **size}
     facts = bench.add("transformer_jax", "decode", arguments, **ours)
-    # Before 0.12, XLA's narrow products are slower than its float32 ones on CPU.
+    # Before 0.12, XLA's low-precision products are slower than float32 on CPUs.
     if importlib.metadata.version("jax") >= "0.12":
         narrow = {**arguments, "dtype": "bfloat16"}
         bench.add("transformer_jax, bfloat16", "decode", narrow, **ours)
     floor = "float32 weights read once a token"
     if new > 1 and facts is not None:
-        # All but the table of positions, of which one row is read.
+        # All except the table of positions, of which one row is read.
         weights = facts["weight_bytes"] // 4 - 1024 * size["width"]
         bench.add(floor, "floor", {"size": weights, "new": new}, **ours)
     rows = bench.measure(settings.turns, batch * (new if new > 1 else prompt), base)
@@ -185,17 +185,17 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
 
 
 def encoder_pretrain(settings: Settings) -> list[Table]:
-    """A training step of masked-language modelling of sentences as long as those of reviews."""
+    """A training step of masked-language modelling on sentences with lengths of reviews."""
     return [_encoder_train(settings, "pretrain", texts=640, unit="tokens")]
 
 
 def encoder_finetune(settings: Settings) -> list[Table]:
-    """A training step on two classes of sentences as long as those of SST-2."""
+    """A training step on two classes of sentences with lengths of SST-2."""
     return [_encoder_train(settings, "finetune", texts=1280, unit="texts")]
 
 
 def _encoder_train(settings: Settings, case: str, texts: int, unit: str) -> Table:
-    """All texts once in every four rounds; the peers in random batches of 32, ours in buckets."""
+    """All texts once in four rounds; the peers in random batches of 32, ours in buckets."""
     arguments = settings.size(**BERT_SMALL, texts=texts, batch=32, deals=4)
     per = "1,000 tokens without padding" if unit == "tokens" else f"1,000 {unit}"
     what = f"{_named(settings, 'BERT small')}, {arguments['texts']:,} texts, ms for {per}"
@@ -231,7 +231,7 @@ def vit_train(settings: Settings) -> list[Table]:
 
 
 def embed(settings: Settings) -> list[Table]:
-    """The mean vectors of 2,000 sentences as long as those of SST-2."""
+    """The mean vectors of 2,000 sentences with lengths of SST-2."""
     tables = []
     for name, size in (("BERT small", BERT_SMALL), ("MiniLM", MINILM)):
         arguments = settings.size(**size, texts=2000)
@@ -277,7 +277,7 @@ def engine(settings: Settings) -> list[Table]:
 
 
 def adapters(settings: Settings) -> list[Table]:
-    """Steps of a Llama-style decoder, whole and of adapters of rank 8; a process each."""
+    """Training steps of a Llama-style decoder, full and with adapters of rank 8, by process."""
     title = "training step, adapters of rank 8"
     bench, size = settings.bench(title), settings.size(**LLAMA, context=128, batch=8)
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ADAPTERS}
@@ -296,7 +296,7 @@ def adapters(settings: Settings) -> list[Table]:
 
 
 def frozen_base(settings: Settings) -> list[Table]:
-    """Steps of the adapters above, on frozen matrices of several data types; a process each."""
+    """Training steps of the same adapters on frozen bases of several dtypes, by process."""
     title = "training step, adapters of rank 8 on a frozen base"
     bench, size = settings.bench(title), settings.size(**LLAMA, context=128, batch=8)
     for base in ("float32", "bfloat16", "int8"):
@@ -328,7 +328,7 @@ RUNS = {
 
 
 def main() -> None:
-    """Runs one benchmark and keeps its result."""
+    """Runs one benchmark and stores its result."""
     settings = tyro.cli(Settings, prog="python -m benchmarks", description=__doc__)
     found: dict[str, Any] = {}
     if settings.what == "load":
@@ -349,7 +349,7 @@ def main() -> None:
 
 
 def keep(settings: Settings, found: dict[str, Any]) -> Path:
-    """Writes what was found with all that it depends on; returns where."""
+    """Writes the results with their environment; returns the file."""
     facts = environment()
     python = ".".join(facts["python"].split(".")[:2])
     settings.output.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.training_flops benchmarks/results/multi30k_tiny.json --data DIR
 
-A result holds the command of its run (``training`` where another command began it). The command is
+A result has the command of its run (``training`` if another command started it). The command is
 started again in a temporary folder: the same text gives the same tokenizer and the same plan of
-batches, whose shapes give the FLOPs of each step. Steps and parameters must equal the stored ones.
-``flops`` is written into the file, where ``transformer-jax report bleu`` finds it.
+batches, whose shapes determine the FLOPs of each step. Steps and parameters must equal the stored
+ones. ``flops`` is written to the file, for ``transformer-jax report bleu``.
 """
 
 import argparse
@@ -29,15 +29,15 @@ __all__ = ["counted_flops", "main"]
 
 
 def counted_flops(command: str, *, steps: int, parameters: int) -> float:
-    """Returns the FLOPs of all training steps of a command, which reads its data.
+    """Returns the FLOPs of all training steps of a command, after reading its data.
 
     Args:
         command: The command line, of ``transformer-jax`` or ``python -m experiments.seq2seq``.
-        steps: Of the run.
-        parameters: Of the run.
+        steps: Steps of the run.
+        parameters: Parameters of the run.
 
     Raises:
-        ConfigError: The run that begins today has other steps or parameters.
+        ConfigError: The current run has different steps or parameters.
     """
     words = shlex.split(command)
     words = words[words.index("train") :]
@@ -53,11 +53,11 @@ def counted_flops(command: str, *, steps: int, parameters: int) -> float:
         own = count_parameters(run.model)
         if (there, own) != (steps, parameters):
             raise ConfigError(
-                f"{command}: today it has {there:,} steps and {own:,} parameters, and the result "
+                f"{command}: now it has {there:,} steps and {own:,} parameters, but the result "
                 f"{steps:,} and {parameters:,}: its FLOPs cannot be counted"
             )
         assert task.flops is not None
-        known: dict[Any, float] = {}  # by the shapes of a batch
+        known: dict[Any, float] = {}  # FLOPs by the shapes of a batch
         total = 0.0
         for step in range(steps):
             rows = plan.batch(step)
@@ -69,7 +69,7 @@ def counted_flops(command: str, *, steps: int, parameters: int) -> float:
 
 
 def _runs(content: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[str, int]]]:
-    """Each run of a file with its command, its steps and its parameters."""
+    """Yields each run of a file with its command, steps and parameters."""
     for run in content.get("runs", [content]):
         numbers = run | run.get("results", {})
         if {"command", "steps", "parameters"} <= numbers.keys():
@@ -78,7 +78,7 @@ def _runs(content: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[s
 
 
 def main() -> None:
-    """Counts the runs of files of results."""
+    """Counts the FLOPs of runs in files of results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", nargs="+", type=Path, help="files of results")
     parser.add_argument("--data", type=Path, default=Path(), help="folder of the texts")

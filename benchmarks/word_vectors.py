@@ -1,11 +1,11 @@
-"""word2vec, ours beside gensim's: words per second in turn, and what the vectors know.
+"""word2vec compared with gensim: words per second, and quality of the vectors.
 
     python -m benchmarks word-vectors --text FILE --questions FOLDER --peers PYTHON
 
-The text has its words between blanks and a sentence per line. Speed is of one epoch, without the
-reading of the text, and with the writing of the vectors. Quality is of ``--epochs`` epochs: the
-accuracy on Google's analogies, and Spearman's correlation on word-similarity sets, each with the
-mean over ``--seeds`` runs and the figure of every run.
+The text has words between blanks and a sentence per line. Speed is for one epoch, without reading
+the text but with writing the vectors. Quality is after ``--epochs`` epochs: the accuracy on
+Google's analogies, and Spearman's correlation on word-similarity sets, as mean over ``--seeds``
+runs and for every run.
 """
 
 import dataclasses
@@ -32,25 +32,25 @@ class WordVectors:
     """Time word2vec against gensim, and compare the vectors."""
 
     text: Path
-    """Words between blanks, a sentence per line."""
+    """Text file with words between blanks, a sentence per line."""
     questions: Path
     """Folder of questions-words.txt and of word-similarity files."""
     peers: Path
-    """A Python with gensim."""
+    """Python interpreter with gensim."""
     rounds: int = 5
-    """How often each is timed, in turn."""
+    """Number of timed rounds."""
     epochs: int = 5
-    """Of the vectors whose quality is compared; 0 compares none."""
+    """Epochs for the comparison of quality; 0 is no comparison."""
     seeds: int = 3
-    """How many vectors of each are made for that, of a seed each."""
+    """Number of seeds for the comparison of quality."""
     threads: int = 1
-    """Threads of each."""
+    """Number of threads."""
     size: int = 300
     """Size of the vectors."""
     window: int = 5
-    """Largest distance of words that predict each other."""
+    """Maximum distance of words that predict each other."""
     output: Path = TREE / "benchmarks/results/word_vectors_cpu.json"
-    """Where the figures go."""
+    """Output file of the figures."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ def _check_files(asked: WordVectors) -> None:
 def _measured(
     asked: WordVectors, method: str, folder: Path
 ) -> tuple[list[Row], dict[str, dict[str, Any]]]:
-    """Rows of speed, and figures of quality by name of the case."""
+    """Measures rows of speed, and figures of quality by name of the case."""
     bench = Bench(asked.threads, f"word2vec, {method}")
     shared = {
         "text": str(asked.text.absolute()),
@@ -127,7 +127,7 @@ def _measured(
 
 
 def _over_seeds(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """The mean of each figure, and the figure of each run."""
+    """Returns the mean of each figure, and the figure of each run."""
     return {
         name: {
             "mean": round(statistics.mean(run[name] for run in runs), 4),

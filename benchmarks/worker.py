@@ -1,8 +1,8 @@
-"""The worker's side of a benchmark: JSON lines in, JSON lines out, one process per framework.
+"""The worker of a benchmark, which reads and writes JSON lines; one process per framework.
 
 A file of cases defines ``CASES = {name: setup}``; ``setup(**arguments)`` returns ``(run, facts)``,
-and ``run(n)`` does the work ``n`` times and blocks until it is done. Nothing here imports more
-than the standard library, so any Python can be a worker.
+and ``run(n)`` does the work ``n`` times and blocks until it is done. This imports only the standard
+library, so any Python can be a worker.
 """
 
 import json
@@ -18,7 +18,7 @@ Setup = Callable[..., tuple[Callable[[int], object], dict]]
 
 
 def serve(cases: dict[str, Setup]) -> None:
-    """Answers requests until told to exit. Whatever else is printed goes to stderr."""
+    """Answers requests until told to exit. Other output goes to stderr."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     live: dict[str, Callable] = {}

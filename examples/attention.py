@@ -7,7 +7,7 @@ import transformer_jax as tj
 
 
 def attention(q, k, v, visible):
-    """The formula, with ``visible [T S]`` True where a query may look."""
+    """The formula, with ``visible [T S]`` True where a query may attend."""
     scores = jnp.einsum("btnh,bsnh->bnts", q, k) / jnp.sqrt(q.shape[-1])
     weights = jax.nn.softmax(jnp.where(visible[None, None], scores, -jnp.inf), axis=-1)
     return jnp.einsum("bnts,bsnh->btnh", weights, v)

@@ -1,7 +1,7 @@
 """Laws on a model of another library: a Flax NNX translator, with and without faults.
 
-The faults are those of the translation tutorial of jax-ai-stack (in 2026): no mask is passed, the
-loss is a mean over padding, and ``deterministic=False`` is passed in evaluation, too.
+The faults are from the translation tutorial of jax-ai-stack (in 2026): no mask is passed, the loss
+includes padding in its mean, and ``deterministic=False`` is passed even in evaluation.
 """
 
 import jax.numpy as jnp

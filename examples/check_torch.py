@@ -11,10 +11,10 @@ from transformer_jax import laws
 torch.manual_seed(0)
 SIZES = {"vocab_size": 50, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
 CONFIG = GPT2Config(**SIZES, bos_token_id=None, eos_token_id=None)
-MODEL = GPT2LMHeadModel(CONFIG).eval()  # from_pretrained gives a trained one
+MODEL = GPT2LMHeadModel(CONFIG).eval()  # use from_pretrained for a trained one
 
 
-# Laws take functions of NumPy arrays.
+# Laws need functions of NumPy arrays.
 @torch.no_grad()
 def logits(tokens):
     return MODEL(torch.as_tensor(tokens)).logits.numpy()
@@ -22,7 +22,7 @@ def logits(tokens):
 
 @torch.no_grad()
 def read(tokens, keys, real, skip):
-    """Logits of tokens after those in a cache, and both caches; ``real`` is False at padding."""
+    """Returns logits of tokens after a cache, and both caches; ``real`` is False at padding."""
     places = (real.cumsum(1) - 1).clamp(min=0) if skip else torch.arange(real.shape[1])[None]
     places = places[:, -tokens.shape[1] :].expand(len(real), -1)
     given = {"past_key_values": keys, "attention_mask": real, "position_ids": places}

@@ -2,9 +2,9 @@
 
     python examples/conversations.py FOLDER
 
-FOLDER gets chats.jsonl, for `instruct`; prompts.jsonl, its questions, for `prefer`; and
-test.jsonl, other questions, for `win-rate`. The answer to "What does str.join do?" is the first
-sentence of its help.
+Writes to FOLDER chats.jsonl for `instruct`, prompts.jsonl with the same questions for `prefer`, and
+test.jsonl with further questions for `win-rate`. The answer to "What does str.join do?" is the
+first sentence of its help.
 """
 
 import importlib
@@ -19,7 +19,7 @@ MODULES = "os os.path math random itertools functools re json shutil string time
 
 
 def first_sentence(thing):
-    """The first sentence of the help of a function or a method; None without one."""
+    """Returns the first sentence of the help of a function or a method, or None."""
     text = inspect.getdoc(thing) or ""
     sentence = " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
     return f"{sentence}." if 15 < len(sentence) < 120 and "(" not in sentence[:20] else None

@@ -7,7 +7,7 @@ import transformer_jax as tj
 
 
 def main():
-    # Masks combine with &: causal, within a window, padding invisible, any array of booleans.
+    # Masks combine with &: causal, windows, padding, any array of booleans.
     document = jnp.array([0, 0, 0, 0, 1, 1, 1, 1])
     start = jnp.arange(8) % 4 == 0
     same = document[:, None] == document[None]
@@ -18,9 +18,9 @@ def main():
         jax.random.normal(key, (2, 8, 4, 16)) for key in jax.random.split(jax.random.key(0), 3)
     )
     y = tj.attend(q, k, v, mask)
-    print(mask.array(8, 8)[1, 0].astype(int))  # which keys each query of the second row sees
+    print(mask.array(8, 8)[1, 0].astype(int))  # keys visible to each query of the second row
 
-    # What is masked is invisible: other values there change nothing.
+    # Masked keys are invisible: changing their values changes nothing.
     hidden = v.at[1, 6:].set(1e6)
     assert jnp.array_equal(tj.attend(q, k, hidden, mask)[1, :6], y[1, :6])
     return mask, y

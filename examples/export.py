@@ -1,4 +1,4 @@
-"""A model that runs without this package: StableHLO, compiled by JAX, loaded by anything.
+"""A model that runs without this package: StableHLO, compiled by JAX, loadable anywhere.
 
 Train a translator first, see translator.py. ``pip install transformer-jax[export]`` for StableHLO.
 """
@@ -17,7 +17,7 @@ def main(path="runs/pt-en", output="translator.stablehlo"):
     model, tokenizer = translate.model, translate.tokenizer
     length = jnp.array([3])
 
-    # Weights are constants of this program; `transformer-jax export` keeps them beside it.
+    # Weights are constants of this program; `transformer-jax export` stores them separately.
     def forward(source, target):
         return model(source, target, jnp.full(source.shape[:1], source.shape[1]))
 

@@ -33,7 +33,7 @@ def main():
     cache = model.init_cache(None, 3, LENGTH)
     plain = search(Steps(colder), cache, rows, *settings, length=LENGTH)
 
-    # ... or, where the processor looks at what was generated, advance the search yourself.
+    # ... or, if the processor depends on generated tokens, advance the search yourself.
     state = start_search(model.init_cache(None, 3, LENGTH), rows, *settings, length=LENGTH)
     for _ in range(LENGTH):
         logits, cache = model.step(state.last[:, 0], state.cache)
@@ -42,7 +42,7 @@ def main():
         state = advance_search(model, state._replace(cache=cache), logits, *settings)
     once = search_result(state, *settings)
     print(plain.tokens[:, 0])
-    print(once.tokens[:, 0])  # no id twice in a row
+    print(once.tokens[:, 0])  # no repeated id in a row
     return plain.tokens[:, 0], once.tokens[:, 0]
 
 

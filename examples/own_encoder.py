@@ -25,7 +25,7 @@ class FourierEncoder(nnx.Module):
         self.norms = nnx.List([Norm(config.norm, config.d_model) for _ in (*blocks, *blocks)])
 
     def __call__(self, signal, *, key=None):
-        """Mixes ``[B S]`` numbers into ``[B S D]`` states, all of them real: no mask."""
+        """Mixes ``[B S]`` numbers into ``[B S D]`` states without padding, so without a mask."""
         x = self.inputs(signal[..., None]) + self.positions(jnp.arange(SIZE))[None]
         for i, feed_forward in enumerate(self.feed_forwards):
             x = self.norms[2 * i](x + jnp.fft.fft2(x, norm="ortho").real)

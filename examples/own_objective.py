@@ -11,20 +11,20 @@ import transformer_jax as tj
 
 
 class Projection(nnx.Module):
-    """A map whose parameters declare their axes, so that they shard."""
+    """A map whose parameters declare their axes, so that they can be sharded."""
 
     def __init__(self, size: int, *, rngs: nnx.Rngs):
         draw = jax.random.normal(rngs.params(), (size, size)) * size**-0.5
         self.kernel = nnx.Param(draw, axes=("embed", "mlp"))
 
     def __call__(self, x):
-        """Unit vectors."""
+        """Returns unit vectors."""
         y = x @ self.kernel[...]
         return y / jnp.linalg.norm(y, axis=-1, keepdims=True)
 
 
 def contrast(model, batch, key=None):
-    """Cross-entropy of each row's own partner among all of the batch."""
+    """Cross-entropy of each row's partner among all rows of the batch."""
     scores = 5 * model(batch["left"]) @ model(batch["right"]).T
     right = (scores.argmax(-1) == jnp.arange(len(scores))).sum(dtype=jnp.float32)
     loss, rows = -jnp.trace(jax.nn.log_softmax(scores)), jnp.float32(len(scores))
@@ -35,7 +35,7 @@ contrast.whole_batch = True  # micro-batches would compare fewer rows
 
 
 def main(folder: str = "runs/own-objective") -> float:
-    # Pairs of noisy views of the same vectors, most of whose numbers are noise.
+    # Pairs of noisy views of the same vectors, with mostly noise.
     rng = np.random.default_rng(0)
     views = np.repeat(rng.normal(size=(1, 64, 8)), 2, axis=0)
     views[..., 4:] = 3 * rng.normal(size=(2, 64, 4))

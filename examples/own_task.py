@@ -19,7 +19,7 @@ class SetEncoder(nnx.Module):
         self.embedding = Embed(V, width, scale=1.0, rngs=rngs)
 
     def __call__(self, elements, *, key=None):
-        """Every state is real: no mask."""
+        """Returns states without padding, so without a mask."""
         x = self.embedding(elements)
         return Encoded(x + x.mean(1, keepdims=True), None)
 

@@ -12,7 +12,7 @@ LETTERS = sorted(set(TEXT))
 
 
 def batches(key, size=16, length=32):
-    """Random pieces of the text, as ids."""
+    """Yields random pieces of the text, as ids."""
     ids = jnp.array([LETTERS.index(letter) for letter in TEXT])
     starts = jax.random.randint(key, (size,), 0, len(ids) - length)
     return ids[starts[:, None] + jnp.arange(length)[None]]

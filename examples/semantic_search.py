@@ -16,7 +16,7 @@ SENTENCES = (
 
 
 def main(path="models/all-MiniLM-L6-v2", query="animals that rest", top_k=3):
-    encoder = tj.load(path)  # a sentence encoder: pooling and dense layer are the checkpoint's
+    encoder = tj.load(path)  # a sentence encoder, with the checkpoint's pooling and dense layer
     vectors = encoder.embed(SENTENCES)  # [B, D]
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     asked = encoder.embed(query)

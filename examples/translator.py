@@ -1,4 +1,4 @@
-"""A translator in a notebook: beams, scores, the probability of a translation, vectors.
+"""Using a translator: beams, scores, the probability of a translation, vectors.
 
 Train one first: ``transformer-jax train phrasebook --output runs/pt-en``.
 """

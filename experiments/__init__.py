@@ -1,1 +1,1 @@
-"""Training and measuring from the command line: one entry point for each family of models."""
+"""Training and evaluation from the command line: one entry point per family of models."""

@@ -170,7 +170,7 @@ def test_requests_are_refused_by_their_line(gpt2_like, run_command, tmp_path):
     asked = tmp_path / "requests"
     for line, said in (
         ({"prompt": "a", "min_p": 0.5}, "min_p: CTranslate2 has no such setting"),
-        ({"prompt": "a", "repetition_penalty": 2, "temperature": 0}, "does not count the token"),
+        ({"prompt": "a", "repetition_penalty": 2, "temperature": 0}, "ignores the start token"),
         ({"prompt": "a", "no_repeat_ngram_size": 2, "max_new_tokens": 99}, "at most 23 new tokens"),
     ):
         asked.write_text(json.dumps(line) + "\n")

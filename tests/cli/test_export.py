@@ -103,14 +103,18 @@ MISTAKES = [
     ("gpt2", ["--format", "stablehlo", "--max-shard-size", "1"], "--max-shard-size is for"),
     ("gpt2", ["--length", "3"], "--length is for --format stablehlo, not hf"),
     ("gpt2", ["--format", "stablehlo", "--length", "99"], "allowed are 1 to 43"),
-    ("bert", ["--format", "stablehlo", "--length", "9"], "an encoder or classifier writes nothing"),
+    (
+        "bert",
+        ["--format", "stablehlo", "--length", "9"],
+        "an encoder or classifier does not generate texts",
+    ),
     ("bert", ["--format", "ctranslate2"], "CTranslate2 cannot run this model: it is an encoder"),
     (
         "gemma2",
         ["--format", "ctranslate2"],
-        "scores.attn_logit_softcapping: attention scores are not capped",
+        "scores.attn_logit_softcapping is not supported",
     ),
-    ("vit", ["--format", "stablehlo"], "models that read words"),
+    ("vit", ["--format", "stablehlo"], "models of texts"),
     ("gpt2", ["--format", "onnx"], "onnx"),
 ]
 

@@ -204,7 +204,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         ((*of_files(), *TEMPLATE, "--num-shots", "1", "-1"), 2, "-1 in it: at least 0"),
         ((*of_files(), *TEMPLATE, "--num-shots", "6"), 2,
          "--num-shots 6: table.tsv has 5 examples"),
-        ((*of_files(), *TEMPLATE, "--num-shots", "5"), 3, "5 examples are asked for and the pool"),
+        ((*of_files(), *TEMPLATE, "--num-shots", "5"), 3, "5 examples are needed, but the pool"),
         ((*of_files(), *TEMPLATE, "--normalize", "bytes"), 2, "--normalize is for --choices"),
         ((*of_files(), *TEMPLATE, "--choices", " "), 2, "--choices has an empty answer"),
         ((*of_files(), *TEMPLATE, "--num-shots", "1", "--choices", "Rome"), 3,
@@ -226,7 +226,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         (of_files("none.tsv"), 3, "--examples none.tsv: no such file"),
         ((*of_files(queries="x.txt"), *TEMPLATE), 2, "--queries x.txt: the name must end in .tsv"),
         (("--task", "in-context", "--template", "{land}"), 2, "its fields are rule, input, output"),
-        (("--task", "in-context", "--num-shots", "20"), 3, "20 examples are asked for"),
+        (("--task", "in-context", "--num-shots", "20"), 3, "20 examples are needed"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(ngram_run, run_prompt, monkeypatch, flags, code, says):

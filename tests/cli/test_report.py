@@ -73,7 +73,7 @@ def test_mistakes_are_one_line(capsys, arguments, code, says):
 
 def test_a_translator_without_a_test_set_is_refused(trained_run, capsys):
     assert main(["report", "bleu", str(trained_run)]) == 4
-    assert "no results.json: a run writes it at its end" in capsys.readouterr().err
+    assert "no results.json: the run has not ended" in capsys.readouterr().err
 
 
 def test_a_language_model_is_refused(decoder_run, capsys):

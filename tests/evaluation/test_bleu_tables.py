@@ -83,7 +83,7 @@ def test_a_cost_that_is_not_wholly_stored_is_none(run, caplog):
     run.metrics.write_bytes(run.metrics.read_bytes().replace(b"2", b"\xff", 1))
     with caplog.at_level("WARNING"):
         assert training_cost(run) is None
-    assert "1 line is damaged and left out (line 2)" in caplog.text
+    assert "1 line is damaged and skipped (line 2)" in caplog.text
     assert "without 1 step of 3: the FLOPs of this run are unknown" in caplog.text
     run.metrics.unlink()
     assert training_cost(run) is None

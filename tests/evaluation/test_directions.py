@@ -90,8 +90,8 @@ def test_without_known_directions_only_a_given_pivot_is_used():
     [
         ("a-c", "x", "--pivot x: not for a-c: the model does not know it: allowed are b, d"),
         ("a-c", "a", "--pivot a: not for a-c: it is one of the two: allowed are b, d"),
-        ("c-a", "d", "the model was not trained on both legs: allowed are b$"),
-        ("a-b", "c", "the model was not trained on both legs: allowed are none"),
+        ("c-a", "d", "the model was not trained on both steps: allowed are b$"),
+        ("a-b", "c", "the model was not trained on both steps: allowed are none"),
     ],
 )
 def test_an_impossible_pivot_is_refused(direction, given, message):

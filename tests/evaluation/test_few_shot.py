@@ -146,9 +146,9 @@ def test_examples_are_chosen_by_seed_and_index_and_never_are_the_query():
     # Also not under another answer or with other notes.
     other = {"input": "France", "output": "Lyon", "note": "x"}
     assert POOL[0] not in select_demonstrations(POOL, 4, other, index=0)
-    with pytest.raises(DataError, match="query 7: 5 examples are asked for and the pool has 4"):
+    with pytest.raises(DataError, match="query 7: 5 examples are needed, but the pool has 4"):
         select_demonstrations(POOL, 5, POOL[0], index=7)
-    with pytest.raises(DataError, match="query 0: 1 example is asked for and the pool has 0"):
+    with pytest.raises(DataError, match="query 0: 1 example is needed, but the pool has 0"):
         select_demonstrations([POOL[0]], 1, POOL[0], index=0)
     with pytest.raises(ConfigError, match="-1 examples"):
         select_demonstrations(POOL, -1, POOL[0], index=0)
@@ -237,7 +237,7 @@ def test_accuracy_refuses_what_cannot_be():
         accuracy(Fake(), SHOWN, [])
     with pytest.raises(DataError, match="no field 'output'"):
         accuracy(Fake(), SHOWN, [{"input": "France"}])
-    with pytest.raises(DataError, match="8 examples are asked for and the pool has 4"):
+    with pytest.raises(DataError, match="8 examples are needed, but the pool has 4"):
         accuracy(Fake(), SHOWN, POOL)
     for shots in ((), (1, -1)):
         with pytest.raises(ConfigError, match="each 0 or more"):

@@ -70,5 +70,5 @@ def test_an_average_over_other_columns_is_refused():
 
 
 def test_unknown_tasks_are_refused():
-    with pytest.raises(ConfigError, match=r"no GLUE task 'WNLI': allowed are MNLI, QQP"):
+    with pytest.raises(ConfigError, match=r"unknown GLUE task 'WNLI': allowed are MNLI, QQP"):
         glue_metrics("WNLI", np.zeros(1), np.zeros(1))

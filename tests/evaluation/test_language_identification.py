@@ -68,7 +68,7 @@ def test_the_rate_counts_texts_of_other_languages(texts, identify):
         (lambda identify: train_identifier({"a": ["x"] * 20}), "two or more languages"),
         (
             lambda identify: train_identifier({"a": [*"abcdefghijk"], "b": ["x"] * 20}),
-            "b: 1 different text cannot teach to identify a language: 10 are needed",
+            "b: 1 different text to identify the language: 10 are needed",
         ),
         (lambda identify: off_target_rate(identify, ["x"], "z"), "z: the language identifier"),
         (lambda identify: off_target_rate(identify, [], "a"), "no texts"),

@@ -109,7 +109,7 @@ def test_nothing_in_common_gives_no_sentence(scorer):
 
 
 def test_what_cannot_be_scored_is_refused(scorer):
-    with pytest.raises(DataError, match="no summary to score"):
+    with pytest.raises(DataError, match="no summaries to score"):
         rouge_scores([], [])
     for references in ([], [[]], [["a"], ["b"]]):
         with pytest.raises(DataError, match="each needs one or more"):

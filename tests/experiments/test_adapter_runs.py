@@ -230,7 +230,7 @@ def test_a_merged_run_is_a_plain_run(adapted, language, texts, tmp_path, capfd):
                   str(tmp_path / "merged")]):  # fmt: skip
         assert decoder_only.main([word.format(texts=texts) for word in words]) == 2
         [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
-        assert "holds weights alone, no training to resume: start a run from it" in line
+        assert "has only weights, no training to resume: start a run from it" in line
     assert sorted(path.name for path in (tmp_path / "merged").rglob("*")) == written
     more = ["--init-from", str(tmp_path / "merged"), "--training.steps", "1", "--overwrite"]
     run_of(decoder_only, LANGUAGE, texts, tmp_path / "more", *more)

@@ -138,7 +138,7 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
 
 def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path, monkeypatch):
     def refused(*_, **__):
-        raise ConfigError("no such step")
+        raise ConfigError("the step does not exist")
 
     closed = []
     close = Checkpointer.close
@@ -149,7 +149,7 @@ def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path, monkeypatch):
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     nothing = TrainState(jnp.int32(0), {}, {})
     monkeypatch.setattr(Trainer, "_abstract", lambda *_: (None, nothing, nothing, {}))
-    with pytest.raises(ConfigError, match="no such step"):
+    with pytest.raises(ConfigError, match="the step does not exist"):
         Trainer(task, tmp_path, optax.sgd(0.1), mesh).fit(steps=2)
     assert closed == [1]
 

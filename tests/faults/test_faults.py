@@ -511,7 +511,7 @@ def test_two_at_once(training, tmp_path, capfd):
         both = [training.start([*training.begin, run, *extra]) for _ in range(2)]
         ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
         codes = sorted(code for _, code in ends)
-        said = any("in use by process" in err or "holds a run already" in err for err, _ in ends)
+        said = any("in use by process" in err or "has a run already" in err for err, _ in ends)
         # The second may also come when the first has ended.
         fine = (codes[0] == 0 and codes[1] in (2, 4) and said) or (codes == [0, 0] and extra)
         outcomes["one refused" if fine else "WRONG"] += 2

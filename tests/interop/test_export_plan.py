@@ -196,7 +196,7 @@ def test_numbers_beyond_the_range_of_a_dtype_are_refused(tmp_path):
     model = Model("decoder", DECODER)
     shapes = nnx.to_pure_dict(nnx.state(abstract_model(model)))
     params = jax.tree.map(lambda leaf: np.full(leaf.shape, 1e5, np.float32), shapes)
-    with pytest.raises(ConfigError, match="beyond the largest of float16"):
+    with pytest.raises(ConfigError, match="beyond the range of float16"):
         write_folder(tmp_path / "half", model, params, dtype="float16")
     assert not (tmp_path / "half").exists()
     write_folder(tmp_path / "wide", model, params, dtype="bfloat16")

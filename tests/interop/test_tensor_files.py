@@ -408,7 +408,7 @@ SECOND = "model-00002-of-00002.safetensors"
     (3, "should have a string"),
     (None, "should have a string"),
     ("absent.safetensors", "no such file"),
-    (SECOND, "has it too"),
+    (SECOND, "also has it"),
 ])  # fmt: skip
 def test_an_index_names_files_beside_it(sharded, name, what):
     # Path traversal, which HF 5.23 follows.
@@ -418,13 +418,13 @@ def test_an_index_names_files_beside_it(sharded, name, what):
 
 
 @pytest.mark.parametrize(("change", "what"), [
-    (lambda index: index["weight_map"].pop("layer.0"), "has it too"),
+    (lambda index: index["weight_map"].pop("layer.0"), "also has it"),
     (lambda index: index["weight_map"].update(other=FIRST), "does not have it"),
     (lambda index: index.pop("weight_map"), "no weight_map"),
     (lambda index: index.update(weight_map={}), "no weight_map"),
     (lambda index: index.update(weight_map=[]), "an object"),
     (lambda index: index.update(metadata=3), "an object"),
-    (lambda index: index.update(code="import os"), "beside metadata"),
+    (lambda index: index.update(code="import os"), "besides metadata"),
 ])  # fmt: skip
 def test_an_index_and_its_shards_agree(sharded, change, what):
     rewrite(sharded, change)
@@ -445,13 +445,13 @@ def test_an_index_may_say_other_things_of_itself(sharded):
 ])  # fmt: skip
 def test_damaged_indices_are_refused(tmp_path, text):
     (tmp_path / INDEX).write_bytes(text.encode("utf-8", "surrogateescape"))
-    refused(tmp_path, "no index of shards, or damaged")
+    refused(tmp_path, "not an index of shards, or damaged")
 
 
 def test_a_tensor_in_two_shards_is_refused(sharded):
     data = load_file(sharded / SECOND) | {"layer.0": np.zeros(3, np.float32)}
     (sharded / SECOND).write_bytes(save(data))
-    refused(sharded, "'layer.0' in model-00001.*00002-of-00002.safetensors has it too")
+    refused(sharded, "'layer.0' in model-00001.*00002-of-00002.safetensors also has it")
 
 
 def test_links_stay_in_the_folder(tmp_path):
@@ -491,7 +491,7 @@ def test_the_cache_of_the_hub_may_link_to_its_blobs_and_nowhere_else(tmp_path):
 def test_only_ordinary_files_are_opened(tmp_path):
     path = tmp_path / WEIGHTS
     for make, what in (
-        (lambda: os.mkfifo(path), "no ordinary file"),
+        (lambda: os.mkfifo(path), "not a regular file"),
         (lambda: path.symlink_to("absent"), "no such file"),
         (lambda: path.symlink_to(path), "cannot be read"),
         (lambda: path.symlink_to("/dev/zero"), "leaves the folder"),
@@ -500,7 +500,7 @@ def test_only_ordinary_files_are_opened(tmp_path):
         refused(tmp_path, what)
         path.unlink()
     path.mkdir()
-    refused(tmp_path, "no ordinary file")
+    refused(tmp_path, "not a regular file")
 
 
 def test_large_tensors_lie_in_the_file_where_lines_begin(tmp_path, monkeypatch):
@@ -558,7 +558,9 @@ def test_a_file_that_changes_after_opening_is_noticed(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_other_formats_are_refused_with_the_way_to_convert(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x04cos\nsystem\n")
-    message = refused(tmp_path, f"but {name}, which is not read because such files can run code")
+    message = refused(
+        tmp_path, f"but {name}, which is not read because such files can execute code"
+    )
     assert f"from_pretrained('{tmp_path}')" in message
     assert ".save_pretrained('NEW', safe_serialization=True)" in message
 
@@ -569,7 +571,7 @@ def test_folders_without_weights_are_named(tmp_path):
     refused(tmp_path, "but adapter.safetensors: rename it")
     with pytest.raises(CheckpointError, match="no such run directory"):
         open_tensors(tmp_path / "absent")
-    with pytest.raises(CheckpointError, match="is a file: name the folder"):
+    with pytest.raises(CheckpointError, match="is a file: name its folder"):
         open_tensors(tmp_path / "adapter.safetensors")
 
 

@@ -131,9 +131,9 @@ def field(number, value):
     (field(2, field(3, 4)), "words or characters"),
     (field(3, field(5, 0)), "blanks"),
     (field(5, field(2, b"abc")), "decoded text"),
-    (field(1, field(1, b"new") + field(3, 2)), "not one piece is the unknown"),
+    (field(1, field(1, b"new") + field(3, 2)), "there must be one unknown piece"),
     (field(1, field(1, b"new") + field(3, 9)), "kind 9"),
-    (field(1, field(1, b"")), "no piece with a score"),
+    (field(1, field(1, b"")), "not a piece with a score"),
     (field(1, field(1, b"new") + bytes([2 << 3 | 5]) + struct.pack("<f", float("nan"))), "score"),
     (field(1, field(1, "▁".encode())), "twice"),
     (field(3, field(2, b"\xff\xff\xff\xff")), "cut"),
@@ -144,7 +144,7 @@ def test_what_tokenizers_cannot_do_is_refused(more, what):
 
 
 def test_symbols_of_the_user_are_refused():
-    with pytest.raises(DataError, match="symbols of its user, such as '<sep>'"):
+    with pytest.raises(DataError, match="user-defined symbols, such as '<sep>'"):
         parse_model(trained(user_defined_symbols=["<sep>"]))
 
 
@@ -224,7 +224,7 @@ def test_llama_falls_back_to_bytes_and_takes_added_tokens(tmp_path):
         find_tokenizer(tmp_path)
     settings["added_tokens_decoder"] = {"900": {"content": "<pad>", "special": True}}
     write(tmp_path, tokenizer_config__json=settings)
-    with pytest.raises(DataError, match="another id than 900"):
+    with pytest.raises(DataError, match="an id other than 900"):
         find_tokenizer(tmp_path)
 
 
@@ -396,13 +396,13 @@ def test_marian_files_must_belong_together(tmp_path):
     with pytest.raises(DataError, match="lacks <unk> or an id"):
         find_tokenizer(tmp_path)
     write(tmp_path, vocab__json={"</s>": 0, "<unk>": 1, "a": 2})
-    with pytest.raises(DataError, match=r"pieces that vocab\.json lacks"):
+    with pytest.raises(DataError, match=r"pieces missing in vocab\.json"):
         find_tokenizer(tmp_path)
     write(tmp_path, vocab__json='{"</s>": 0, "</s>": 1}')
     with pytest.raises(DataError, match="comes twice"):
         find_tokenizer(tmp_path)
     write(tmp_path, vocab__json={"</s>": 0, "<unk>": 0})
-    with pytest.raises(DataError, match="id comes twice"):
+    with pytest.raises(DataError, match="id is repeated"):
         find_tokenizer(tmp_path)
 
 
@@ -458,11 +458,11 @@ def test_word_pieces_follow_their_settings(tmp_path, settings, wanted):
 
 @pytest.mark.parametrize(("settings", "lines", "what"), [
     ({"do_lower_case": "yes"}, WORD_PIECES, "do_lower_case is 'yes'"),
-    ({"do_basic_tokenize": False}, WORD_PIECES, "without parting words"),
+    ({"do_basic_tokenize": False}, WORD_PIECES, "without splitting words"),
     ({"tokenizer_class": "BertJapaneseTokenizer"}, WORD_PIECES, "'bertjapanese', which uses it"),
-    ({}, WORD_PIECES + "fox\n", "a line twice"),
+    ({}, WORD_PIECES + "fox\n", "a duplicate line"),
     ({}, "a\nb\n", r"has no \[UNK\]"),
-    ({"added_tokens_decoder": {"1": 2}}, WORD_PIECES, "no text or no number"),
+    ({"added_tokens_decoder": {"1": 2}}, WORD_PIECES, "no text or no id"),
 ])  # fmt: skip
 def test_other_word_pieces_are_refused(tmp_path, settings, lines, what):
     write(tmp_path, vocab__txt=lines, tokenizer_config__json=settings)
@@ -497,12 +497,16 @@ def test_damaged_byte_pairs_are_refused(tmp_path):
         merges__txt="#version: 0.2\na b\n",
     )
     assert ours(tmp_path).encode("ab") == [2]
-    for merges, what in (("a b c\n", "not two parts"), ("a\n", "not two parts"), ("a c\n", "")):
+    for merges, what in (
+        ("a b c\n", "without exactly two parts"),
+        ("a\n", "without exactly two parts"),
+        ("a c\n", ""),
+    ):
         write(tmp_path, merges__txt=merges)
         with pytest.raises(DataError, match=r"merges\.txt: .*" + what):
             find_tokenizer(tmp_path)
     write(tmp_path, merges__txt="a b\n", config__json={"model_type": "blenderbot"})
-    with pytest.raises(DataError, match="'blenderbot', which uses it in its own way"):
+    with pytest.raises(DataError, match="'blenderbot', which uses it differently"):
         find_tokenizer(tmp_path)
     (tmp_path / "vocab.json").unlink()
     (tmp_path / "config.json").unlink()
@@ -524,11 +528,11 @@ def test_a_ready_file_is_kept_as_it_is_and_roles_it_lacks_are_left_out(tmp_path)
 
 @pytest.mark.parametrize(("files", "what"), [
     ({}, "has no tokenizer.json, vocabulary or SentencePiece model"),
-    ({"tokenizer__json": "{}"}, r"tokenizer\.json: is damaged or no tokenizer"),
+    ({"tokenizer__json": "{}"}, r"tokenizer\.json: is damaged or not a tokenizer"),
     ({"tokenizer__json": b"\xff"}, "not UTF-8 at byte 0"),
     ({"tokenizer_config__json": "[" * 100_000}, "no JSON"),
-    ({"tokenizer_config__json": "[]"}, "no JSON object"),
-    ({"tokenizer__model": b"IQ== 0\nIg== 1\n"}, "is no SentencePiece model"),
+    ({"tokenizer_config__json": "[]"}, "not a JSON object"),
+    ({"tokenizer__model": b"IQ== 0\nIg== 1\n"}, "is not a SentencePiece model"),
     ({"vocab__txt": b"\xff\n"}, "not UTF-8"),
 ])  # fmt: skip
 def test_damaged_folders_are_refused_in_one_line(tmp_path, files, what):
@@ -541,7 +545,7 @@ def test_damaged_folders_are_refused_in_one_line(tmp_path, files, what):
 
 def test_families_with_their_own_numbers_are_refused_with_the_way_out(tmp_path):
     write(tmp_path, spiece__model=trained(), config__json={"model_type": "pegasus"})
-    with pytest.raises(DataError, match=r"'pegasus', which uses it in its own way.*AutoTokenizer"):
+    with pytest.raises(DataError, match=r"'pegasus', which uses it differently.*AutoTokenizer"):
         find_tokenizer(tmp_path)
 
 
@@ -581,8 +585,8 @@ def test_files_of_a_tokenizer_are_ordinary_and_in_the_folder(tmp_path, name, oth
             file.truncate(256_000_001)  # no blocks on a disk
     what = {
         "outside": "is a link that leaves the folder", "nowhere": "no such file",
-        "fifo": "is no ordinary file", "directory": "is no ordinary file",
-        "large": "too long to be what it should",
+        "fifo": "is not a regular file", "directory": "is not a regular file",
+        "large": "which is too long",
     }[how]  # fmt: skip
     with pytest.raises(DataError, match=what) as caught:
         find_tokenizer(folder)

@@ -147,14 +147,14 @@ def test_a_plan_has_the_vocabulary_that_the_tokenizer_will_have(compiled, capsys
 def test_settings_that_a_plan_does_not_follow_are_refused():
     base = TRANSLATION_RUNS["base"][1]
     for run, message in (
-        (dataclasses.replace(base, init_from="runs/bert"), "no plan with init_from"),
+        (dataclasses.replace(base, init_from="runs/bert"), "does not support init_from"),
         (
             dataclasses.replace(RUNS["modern"][1], init_from="runs/a"),
-            "no plan with init_from",
+            "does not support init_from",
         ),
         (
             dataclasses.replace(base, training=dataclasses.replace(base.training, mode="pmap")),
-            "no plan with training.mode pmap",
+            "does not support training.mode pmap",
         ),
     ):
         with pytest.raises(ConfigError, match=message):

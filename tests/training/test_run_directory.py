@@ -147,6 +147,6 @@ def test_a_run_that_another_process_began_meanwhile_stays(tmp_path):
         other.write(other.config, {"b": 1})
         other.metrics.write_text("")
 
-    with pytest.raises(ConfigError, match="holds a run"):
+    with pytest.raises(ConfigError, match="has a run"):
         write_whole(place, begin)
     assert json.loads((place / "config.json").read_text()) == {"b": 1}

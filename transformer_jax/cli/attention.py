@@ -152,7 +152,7 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
                 raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
 
     def check(self) -> None:
-        """Refuse invalid flags before the model is loaded.
+        """Refuses invalid flags before the model is loaded.
 
         Raises:
             ConfigError: It names the flag.

@@ -34,7 +34,7 @@ _SHOWN = 40  # digits
 
 
 def check_values(command: Any, group: str = "") -> None:
-    """Refuse values of flags that no command can use.
+    """Refuses values of flags that no command can use.
 
     Refused are numbers that are not finite or too large, text with a lone surrogate or a NUL, and
     paths that no file system allows. Each command checks further limits itself.
@@ -59,7 +59,7 @@ def check_values(command: Any, group: str = "") -> None:
 
 
 def check_value(shown: str, name: str, value: Any) -> None:
-    """Refuse a value that no command can use.
+    """Refuses a value that no command can use.
 
     Args:
         shown: Name of the setting in messages.
@@ -82,7 +82,7 @@ def check_value(shown: str, name: str, value: Any) -> None:
 
 
 def check_text(shown: str, text: str) -> None:
-    """Refuse a lone surrogate (half a character), which UTF-8 cannot encode.
+    """Refuses a lone surrogate (half a character), which UTF-8 cannot encode.
 
     Raises:
         ConfigError: The text contains one; the message names it ``shown``.

@@ -53,5 +53,5 @@ FAMILY = training.TrainingProgram(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command of ``arguments``, or of the command line; returns its exit code."""
+    """Runs the command of ``arguments``, or of the command line; returns its exit code."""
     return training.main(FAMILY, arguments)

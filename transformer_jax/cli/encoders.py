@@ -64,7 +64,7 @@ def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def write(*cells: str) -> None:
-    """Print one row of tab-separated cells in UTF-8, regardless of the locale.
+    """Prints one row of tab-separated cells in UTF-8, regardless of the locale.
 
     Tabs and line ends within a cell become blanks.
     """

@@ -62,7 +62,7 @@ class EngineCommand(PredictionCommand):
             yield
 
     def check_engine(self) -> None:
-        """Refuse flags that the engine does not support.
+        """Refuses flags that the engine does not support.
 
         Raises:
             ConfigError: The message names the flag and the reason.

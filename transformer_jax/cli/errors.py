@@ -34,13 +34,13 @@ _Handler = Callable[[int, FrameType | None], None]
 
 
 def run_log(path: Path | None) -> None:
-    """Set the file for tracebacks of internal errors; None disables them."""
+    """Sets the file for tracebacks of internal errors; None disables them."""
     global _log
     _log = path
 
 
 def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
-    """Run ``command`` and return its exit code; an exception becomes one line on stderr.
+    """Runs ``command`` and returns its exit code; an exception becomes one line on stderr.
 
     The exit code is the error's own for a ``UserError``, 128 + number for a signal (75 for
     SIGUSR1), and 141 for a closed pipe (``| head``). An internal error gives 1, and its line names
@@ -266,7 +266,7 @@ def run_and_leave(main: Callable[[], int]) -> None:
 
 
 def leave(code: int) -> None:
-    """Exit with ``code``; after a failure or signal, without waiting for threads or processes.
+    """Exits with ``code``; after a failure or signal, without waiting for threads or processes.
 
     A normal exit waits at the barrier of ``jax.distributed``, which the other processes never reach
     after an error, and for threads that compile for minutes and cannot be interrupted. All files

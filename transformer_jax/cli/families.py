@@ -46,7 +46,7 @@ _TITLES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a training command; returns its exit code."""
+    """Runs a training command; returns its exit code."""
     given = list(arguments)
     if given[1:2] in (["-h"], ["--help"]) and given[0] != "glue":
         return guarded(lambda: print(_help(given[0])))

@@ -97,7 +97,7 @@ COMMANDS: dict[str, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment = dict) -> int:
-    """Run the command of ``arguments``, or of the command line; returns its exit code.
+    """Runs the command of ``arguments``, or of the command line; returns its exit code.
 
     Args:
         arguments: A command and its flags; None is those of this process.
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None, environment: Environment = dict
 
 
 def run_as_program(environment: Environment = dict) -> None:
-    """Run the command line and exit with its code."""
+    """Runs the command line and exits with its code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_and_leave(lambda: main(environment=environment))
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command of ``arguments``, or of the command line; returns its exit code."""
+    """Runs the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] and given[0] in old_names.COMMANDS:
         old, given = given[0], [old_names.COMMANDS[given[0]], *given[1:]]
@@ -89,7 +89,7 @@ def _map() -> str:
 
 
 def run_as_program() -> None:
-    """Run the command line and exit with its code."""
+    """Runs the command line and exits with its code."""
     run_and_leave(main)
 
 

@@ -57,7 +57,7 @@ def tsv(*cells: str | int | float) -> bytes:
 
 
 def say(text: str) -> None:
-    """Print one line on standard error, if possible.
+    """Prints one line on standard error, if possible.
 
     Control characters and lone surrogates are printed as escapes.
     """
@@ -69,17 +69,17 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print ``text`` as a note on standard error."""
+    """Prints ``text`` as a note on standard error."""
     say(f"note: {text}")
 
 
 def wrote(*paths: Path, what: str = "") -> None:
-    """Print the paths that a command wrote on standard error."""
+    """Prints the paths that a command wrote on standard error."""
     say(f"wrote {', '.join(map(str, paths))}" + (f": {what}" if what else ""))
 
 
 def waiting(what: str) -> None:
-    """Print that a command waits for ``what``, if standard input is a terminal."""
+    """Prints that a command waits for ``what``, if standard input is a terminal."""
     if sys.stdin.isatty():
         note(f"waiting for {what} at the terminal, one per line; Ctrl-D ends")
 

@@ -214,7 +214,7 @@ class Prompt(RunCommand):
     def shown(
         self, model: "LanguageModel", template: Template, prompt: str, query: Example
     ) -> None:
-        """Print one prompt and the model's answer on standard error."""
+        """Prints one prompt and the model's answer on standard error."""
         from transformer_jax.evaluation.few_shot import answer, rank_choices
 
         if self.choices:

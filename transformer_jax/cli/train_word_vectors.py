@@ -82,14 +82,14 @@ COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command of ``arguments``, or of the command line; returns its exit code."""
+    """Runs the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     with terminated("stopped by a signal: resume continues after the last complete epoch"):
         return guarded(lambda: _run(given))
 
 
 def run_as_program() -> None:
-    """Run the command line and exit with its code."""
+    """Runs the command line and exits with its code."""
     run_and_leave(main)
 
 

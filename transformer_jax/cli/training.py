@@ -331,7 +331,7 @@ def _run(family: TrainingProgram, arguments: list[str]) -> int:
 def main(
     family: TrainingProgram | Callable[[], TrainingProgram], arguments: Sequence[str] | None = None
 ) -> int:
-    """Run the command of ``arguments``, or of the command line; returns its exit code.
+    """Runs the command of ``arguments``, or of the command line; returns its exit code.
 
     Args:
         family: The training program, or a function that finds it or raises.
@@ -350,7 +350,7 @@ def main(
 
 
 def run_as_program(family: TrainingProgram) -> None:
-    """Run the command line and exit with its code."""
+    """Runs the command line and exits with its code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_and_leave(lambda: main(family))
 

@@ -170,7 +170,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         return 0
 
     def check(self) -> None:
-        """Refuse flags that are out of range or exclude each other.
+        """Refuses flags that are out of range or exclude each other.
 
         Raises:
             ConfigError: A flag is out of range, or two exclude each other.

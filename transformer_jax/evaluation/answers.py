@@ -1,4 +1,4 @@
-"""Answers to questions: exact match and F1 as SQuAD's scripts compute them."""
+"""Answers to questions: exact match and F1 as in SQuAD's scripts."""
 
 import collections
 import dataclasses
@@ -22,17 +22,17 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class FewShotResult:
-    """Scores of queries after ``k`` demonstrations each, 0 to 1."""
+    """Scores of queries with ``k`` demonstrations each, 0 to 1."""
 
     k: int
-    accuracy: float  # fraction of answers that equal the reference, but for outer blanks
+    accuracy: float  # fraction of answers equal to the reference, after stripping
     count: int  # number of queries
-    exact_match: float  # fraction that equal it after `normalize_answer`
+    exact_match: float  # fraction equal to it after `normalize_answer`
     f1: float  # mean of `token_f1`
 
 
 def score_answers(k: int, predictions: Sequence[str], references: Sequence[str]) -> FewShotResult:
-    """The scores of at least one answer after ``k`` demonstrations.
+    """Returns the scores of answers with ``k`` demonstrations.
 
     Example:
         >>> score_answers(4, ["Rome", "the red dog"], ["Rome", "dog"])
@@ -52,7 +52,7 @@ def score_answers(k: int, predictions: Sequence[str], references: Sequence[str])
 
 
 def normalize_answer(text: str) -> str:
-    """A text normalized as in SQuAD: lower case, no punctuation, no articles, single blanks.
+    """Normalizes a text as in SQuAD: lower case, no punctuation, no articles, single blanks.
 
     Source: Rajpurkar et al. 2016, the official evaluation script.
 
@@ -65,7 +65,7 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, references: str | Sequence[str]) -> float:
-    """1 if an answer equals a reference after `normalize_answer`, else 0.
+    """Returns 1 if an answer equals a reference after `normalize_answer`, else 0.
 
     Example:
         >>> exact_match("The cat!", ["dog", "cat"])
@@ -77,9 +77,9 @@ def exact_match(prediction: str, references: str | Sequence[str]) -> float:
 
 
 def token_f1(prediction: str, references: str | Sequence[str]) -> float:
-    """The harmonic mean of precision and recall over words, for the best reference.
+    """Returns the harmonic mean of precision and recall over words, for the best reference.
 
-    Two empty answers have F1 1, as in SQuAD 2.0. Of scripts without blanks, each character is a
+    Two empty answers have F1 1, as in SQuAD 2.0. In scripts without blanks, each character is a
     word, as in MLQA's script (Lewis et al. 2020).
 
     Example:
@@ -108,29 +108,29 @@ def _texts(references: str | Sequence[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class SpanScore:
-    """Scores of answers, 0 to 1; the scripts print them times 100."""
+    """Scores of answers, 0 to 1; SQuAD's scripts print them times 100."""
 
-    exact_match: float  # fraction of answers that equal a reference after normalization
+    exact_match: float  # fraction of answers equal to a reference after normalization
     f1: float  # mean of `token_f1` with the best reference
     count: int  # number of questions
 
 
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> SpanScore:
-    """The exact match and F1 of answers, over all questions in ``answers``.
+    """Returns exact match and F1 over all questions in ``answers``.
 
     An unanswerable question has no references, or an empty one: then only the empty text is
     correct. The scripts of SQuAD 1.1 and 2.0 differ in two ways:
 
-    - A reference of articles and punctuation only is left out, as in 2.0. In 1.1 an answer without
-      words matches it; three questions of its development set have one.
-    - A question without a prediction counts as wrong, as in 1.1; 2.0 leaves it out.
+    - A reference of only articles and punctuation is ignored, as in 2.0. In 1.1, an answer without
+      words matches it, which affects three questions of the development set.
+    - A question without a prediction counts as wrong, as in 1.1; 2.0 ignores it.
 
     Args:
-        predictions: Answers by question; those to other questions are ignored.
+        predictions: Answers by question; answers to other questions are ignored.
         answers: References by question.
 
     Raises:
-        DataError: There is no question.
+        DataError: There are no questions.
 
     Example:
         >>> squad_scores({"q1": "the cat", "q2": "big dog"}, {"q1": ["Cat!"], "q2": ["dog", "a"]})
@@ -139,7 +139,7 @@ def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Sequence[
         SpanScore(exact_match=0.5, f1=0.5, count=2)
     """
     if not answers:
-        raise DataError("there is no question to score: the references are empty")
+        raise DataError("there are no questions to score: the references are empty")
     exact = f1 = 0.0
     for question, texts in answers.items():
         if question in predictions:

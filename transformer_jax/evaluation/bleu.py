@@ -20,10 +20,10 @@ class BleuScores:
 
     bleu: float
     chrf: float
-    signature: str  # of sacreBLEU
+    signature: str  # signature of sacreBLEU
     chrf_signature: str
     sentences: int
-    length_ratio: float  # words written / words in the references, as sacreBLEU splits them
+    length_ratio: float  # words of translations / words of references, split by sacreBLEU
 
     def __str__(self) -> str:
         return (
@@ -32,7 +32,7 @@ class BleuScores:
         )
 
     def to_dict(self) -> dict[str, float | int | str]:
-        """The scores by name."""
+        """Returns the scores by name."""
         return {
             "sacrebleu": self.bleu,
             "sacrebleu_signature": self.signature,
@@ -50,22 +50,22 @@ def translation_scores(
     lowercase: bool = False,
     tokenize: str | None = None,
 ) -> BleuScores:
-    """SacreBLEU and chrF of translations against references, over the whole corpus.
+    """Computes corpus sacreBLEU and chrF of translations against references.
 
-    Both are raw text, cased and detokenized: sacreBLEU splits words itself and says so in its
-    signature (Post 2018). A score on text tokenized or lower-cased beforehand compares with
-    nothing published; ``lowercase`` is part of the signature.
+    Both must be raw text, cased and detokenized: sacreBLEU splits words itself, as stated in its
+        signature (Post 2018). Scores of text that was tokenized or lower-cased before are not
+        comparable with published ones; ``lowercase`` is part of the signature.
 
     Args:
-        hypotheses: One translation a sentence.
-        references: One reference a sentence, or several lists of them.
-        lowercase: Compare without case (``case:lc`` in the signature).
-        tokenize: How sacreBLEU splits words: a name of :data:`.Tokenize`, such as ``13a`` or
-            ``zh``; None follows from the script of the references, see :func:`.choose_tokenize`.
+        hypotheses: One translation per sentence.
+        references: One reference per sentence, or several lists of them.
+        lowercase: Ignore case (``case:lc`` in the signature).
+        tokenize: Tokenizer of sacreBLEU: a name of :data:`.Tokenize`, such as ``13a`` or ``zh``;
+            None is chosen by the script of the references, see :func:`.choose_tokenize`.
 
     Raises:
-        ConfigError: There is no such tokenizer.
-        DataError: Nothing to score, or a list of references of another length.
+        ConfigError: The tokenizer is unknown.
+        DataError: There is nothing to score, or the numbers of translations and references differ.
 
     Example:
         >>> scores = translation_scores(["The dog sleeps today."], ["The dog sleeps today."])
@@ -75,12 +75,12 @@ def translation_scores(
     one = all(isinstance(reference, str) for reference in references)
     streams: list[Sequence[str]] = [references] if one else list(references)  # type: ignore[list-item]
     if not hypotheses:
-        raise DataError("there is no translation to score: the test set is empty")
+        raise DataError("there are no translations to score: the test set is empty")
     for stream in streams:
         if len(stream) != len(hypotheses):
             raise DataError(
                 f"{plural(len(hypotheses), 'translation')} but {plural(len(stream), 'reference')}: "
-                f"they must be one a line, in the same order"
+                f"they must be one per line, in the same order"
             )
     if tokenize is None:
         tokenize = choose_tokenize([text for stream in streams for text in stream])

@@ -1,4 +1,4 @@
-"""BLEU and training cost of translators: those of Vaswani et al. 2017, table 2, and of runs."""
+"""BLEU and training cost of translators: of Vaswani et al. 2017, table 2, and of runs."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ __all__ = [
     "training_cost",
 ]
 
-# Sustained single-precision FLOP/s of a device, footnote 5 of the paper.
+# Sustained single-precision FLOP/s per device, footnote 5 of the paper.
 DEVICE_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 _HOUR, _DAY = 3600, 86400
 
@@ -39,13 +39,13 @@ CAVEATS = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingTime:
-    """The time and the devices that a model was trained on.
+    """The training time and devices of a model.
 
     Attributes:
-        seconds: From the first step to the last.
-        devices: How many there were.
+        seconds: Time from the first step to the last.
+        devices: Number of devices.
         device: A name of :data:`DEVICE_FLOPS`.
-        steps: How many steps it took.
+        steps: Number of steps.
     """
 
     seconds: int
@@ -55,7 +55,7 @@ class TrainingTime:
 
     @property
     def flops(self) -> float:
-        """The estimate of the paper: time × devices × sustained FLOP/s of one.
+        """The paper's estimate: time × devices × sustained FLOP/s of one.
 
         Example:
             >>> TrainingTime(12 * 3600, 8, "P100", 100_000).flops
@@ -69,14 +69,14 @@ class PublishedTranslator:
     """A row of table 2: newstest2014, English to German and English to French.
 
     Attributes:
-        name: As in the table.
-        source: Where the system was published.
-        bleu_de: BLEU of English to German; None where there is none.
+        name: Name in the table.
+        source: The publication.
+        bleu_de: BLEU of English to German, or None.
         bleu_fr: BLEU of English to French.
         flops_de: Training cost as printed.
-        flops_fr: Training cost as printed; that of a Transformer is printed once for both.
-        ensemble: Whether several models translate together.
-        time: Training time, where the paper tells it.
+        flops_fr: Training cost as printed; for Transformers, a single value is printed for both.
+        ensemble: Whether it is an ensemble of models.
+        time: Training time, if given in the paper.
     """
 
     name: str
@@ -121,14 +121,14 @@ class OwnScore:
     """SacreBLEU of a model on a test set.
 
     Attributes:
-        source: The run directory or the file of results.
+        source: Run directory or file of results.
         test: Name of the test set, or the task.
-        bleu: As stored.
-        signature: Of sacreBLEU.
-        search: Greedy, or the width of the beam.
-        parameters: Of the model; None where it is not stored.
-        steps: Of training; None where it is not stored.
-        flops: Of training; None where it is not stored.
+        bleu: The stored score.
+        signature: Signature of sacreBLEU.
+        search: Greedy, or the beam width.
+        parameters: Number of parameters; None if not stored.
+        steps: Training steps; None if not stored.
+        flops: Training FLOPs; None if not stored.
     """
 
     source: str
@@ -142,10 +142,10 @@ class OwnScore:
 
 
 def training_cost(run: RunDirectory) -> float | None:
-    """FLOPs of all training steps of a run, the sum over ``metrics.jsonl``.
+    """Returns the FLOPs of all training steps of a run, summed over ``metrics.jsonl``.
 
-    None if the file lacks ``flops`` of a step, as those of earlier versions do; a warning counts
-    steps whose lines are missing or damaged.
+    None if the file lacks ``flops`` of a step, as in earlier versions; a warning counts steps whose
+    lines are missing or damaged.
 
     Raises:
         CheckpointError: The metrics or the results cannot be read.
@@ -166,17 +166,17 @@ def training_cost(run: RunDirectory) -> float | None:
 
 
 def scores_of_run(run: RunDirectory, name: str) -> list[OwnScore]:
-    """The BLEU of each test set of a run, which ``results.json`` holds when it has ended.
+    """Returns the BLEU of each test set of a finished run, from ``results.json``.
 
     Args:
-        run: Of a translator.
-        name: What it is called in the report.
+        run: The run of a translator.
+        name: Name of the run in the report.
 
     Raises:
-        CheckpointError: It has not ended, is no translator's, or has no test set.
+        CheckpointError: The run has not finished, is not a translator, or has no test set.
     """
     if not run.results.is_file():
-        raise CheckpointError(f"{name}: no results.json: a run writes it at its end: resume it")
+        raise CheckpointError(f"{name}: no results.json: the run has not ended: resume it")
     found = list(_of_run(run.read_results(), name, training_cost(run)))
     if not found:
         raise CheckpointError(
@@ -187,14 +187,14 @@ def scores_of_run(run: RunDirectory, name: str) -> list[OwnScore]:
 
 
 def results_in(folder: Path) -> list[OwnScore]:
-    """The BLEU of the JSON files of a folder, such as ``benchmarks/results``; others are passed.
+    """Returns the BLEU in the JSON files of a folder, such as ``benchmarks/results``.
 
-    A file has ``results``, those of a run; or ``scores``, a list of objects with ``sacrebleu``,
-    ``signature`` and ``search``; or ``runs``, a list of objects with ``run``, their name, and
-    ``scores``. ``flops``, if it is there, is the cost of training.
+    A file has ``results`` of a run; or ``scores``, a list of objects with ``sacrebleu``,
+    ``signature`` and ``search``; or ``runs``, a list of objects with the name ``run`` and
+    ``scores``. Optional ``flops`` are the cost of training. Other files are skipped.
 
     Raises:
-        DataError: There is no such folder, a file cannot be read, or none has BLEU.
+        DataError: The folder does not exist, a file cannot be read, or none has BLEU.
     """
     if not os.path.isdir(folder):
         raise DataError(f"{folder}: no such folder of results")
@@ -205,7 +205,7 @@ def results_in(folder: Path) -> list[OwnScore]:
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):
-            raise DataError(f"{path}: not JSON: mend it or take it away") from None
+            raise DataError(f"{path}: not JSON: fix it or remove it") from None
         if isinstance(content, dict):
             found += _of_file(content, path.stem)
     if not found:
@@ -238,7 +238,7 @@ def _of_file(content: Mapping[str, Any], name: str) -> Iterator[OwnScore]:
 
 
 def _of_run(results: Mapping[str, Any], name: str, flops: float | None) -> Iterator[OwnScore]:
-    """The scores of the test sets in ``results.json``."""
+    """Returns the scores of the test sets in ``results.json``."""
     tests = results.get("tests")
     for test, scores in tests.items() if isinstance(tests, dict) else ():
         if not isinstance(scores, dict):

@@ -1,4 +1,4 @@
-"""Scores of captions: exact matches, sacreBLEU, CIDEr-D and ROUGE-L, of one or more references."""
+"""Metrics of captions with one or more references: exact matches, sacreBLEU, CIDEr-D, ROUGE-L."""
 
 import dataclasses
 import importlib.util
@@ -18,13 +18,13 @@ __all__ = ["CaptionScores", "caption_scores", "points_inside"]
 
 @dataclasses.dataclass(frozen=True)
 class CaptionScores:
-    """Scores of captions, each 0 to 100 but CIDEr-D, which is 0 to 1000."""
+    """Scores of captions, 0 to 100 except CIDEr-D, 0 to 1000."""
 
-    exact: float  # captions that equal a reference
+    exact: float  # captions equal to a reference, in percent
     sacrebleu: float
     cider: float  # CIDEr-D
     rougeL: float | None  # noqa: N815  (as the library calls it); None where it is not installed
-    signature: str  # of sacreBLEU
+    signature: str  # signature of sacreBLEU
     captions: int
 
     def __str__(self) -> str:
@@ -40,18 +40,19 @@ def caption_scores(
     references: Sequence[Sequence[str]],
     tokenize: str | None = None,
 ) -> CaptionScores:
-    """Returns the scores of a caption of each picture.
+    """Returns the scores of one caption per picture.
 
     Args:
         hypotheses: The captions.
-        references: One or more of each picture.
-        tokenize: How sacreBLEU splits words: a name of :data:`.Tokenize`; None follows from the
-            script of the references. CIDEr-D has words in lower case without punctuation where
-            these are words between blanks, and otherwise the same.
+        references: One or more references per picture.
+        tokenize: Tokenizer of sacreBLEU: a name of :data:`.Tokenize`; None is chosen by the script
+            of the references. For words between blanks, CIDEr-D uses lower-cased words without
+            punctuation; otherwise the same words.
 
     Raises:
-        ConfigError: There is no such tokenizer.
-        DataError: Nothing to score, another number of references, or a caption without any.
+        ConfigError: The tokenizer is unknown.
+        DataError: There is nothing to score, the numbers of captions and references differ, or a
+            caption has no reference.
 
     Example:
         >>> scores = caption_scores(["a red square", "a dog"], [["a red square"], ["a cat", "cat"]])
@@ -60,7 +61,7 @@ def caption_scores(
     """
     if not hypotheses or len(references) != len(hypotheses) or not all(references):
         raise DataError(
-            f"{plural(len(hypotheses), 'caption')} and references of "
+            f"{plural(len(hypotheses), 'caption')} but references of "
             f"{plural(sum(map(bool, references)), 'picture')}: each needs one or more"
         )
     texts = [text for row in references for text in row]
@@ -89,15 +90,15 @@ def points_inside(
     boxes: Sequence[Sequence[tuple[int, int, int, int]]],
     size: int,
 ) -> float:
-    """Returns the share of heat maps whose largest cell lies on what is meant, 0 to 100.
+    """Returns the percentage of heat maps with their maximum inside a box, 0 to 100.
 
-    It is the pointing game (Zhang et al. 2016, "Top-down neural attention by excitation backprop")
-    of patches: a cell lies on a box that it overlaps.
+    This is the pointing game (Zhang et al. 2016, "Top-down neural attention by excitation
+    backprop") on patches: a cell counts as inside a box that it overlaps.
 
     Args:
         maps: Heat maps over square pictures.
-        boxes: Of each the boxes of what is meant, as first row and column, and row and column after
-            the last, in pixels.
+        boxes: Boxes of the object per map, as first row and column, and row and column after the
+            last, in pixels.
         size: Pixels along each side of a picture.
 
     Example:

@@ -1,4 +1,4 @@
-"""CIDEr of captions: n-grams that agree with the references, the rarer the more they count."""
+"""CIDEr of captions: n-grams shared with references, weighted by rarity."""
 
 import collections
 import itertools
@@ -16,7 +16,7 @@ Counts: TypeAlias = collections.Counter[Ngram]
 Weight: TypeAlias = Callable[[Ngram], float]
 
 _ORDER = 4  # the longest n-grams
-_SIGMA = 6.0  # words; of the penalty for another length
+_SIGMA = 6.0  # in words, of the penalty for different lengths
 _WORDS = re.compile(r"\w+(?:['’]\w+)*")
 
 
@@ -37,23 +37,24 @@ def cider_d(
 ) -> float:
     """Returns CIDEr-D of captions, the mean over all pictures (Vedantam et al. 2015, section 6).
 
-    For n-grams of each length n from 1 to 4, ``g(s)`` holds the count of each n-gram of ``s`` times
+    For n-grams of each length n from 1 to 4, ``g(s)`` has the count of each n-gram of ``s`` times
     its inverse document frequency over the references of all pictures, ``log(pictures / pictures
     whose references have it)``. With references ``s_j``, ``j = 1 … m``, and lengths ``l``::
 
         CIDEr-D = 10/4 Σₙ 1/m Σⱼ exp(-(l(c) - l(s_j))² / 72)
                   · min(g(c), g(s_j)) · g(s_j) / (‖g(c)‖ ‖g(s_j)‖)
 
-    Here it is 100 times that, as papers have it: 0 to 1000. A corpus of one picture has 0, since
-    none of its n-grams is rare.
+    The result is 100 times that, as in papers: 0 to 1000. A corpus of one picture has 0, since none
+        of its n-grams is rare.
 
     Args:
-        hypotheses: A caption of each picture.
-        references: One or more of each picture.
-        words: Splits a text into words.
+        hypotheses: One caption per picture.
+        references: One or more references per picture.
+        words: Function that splits a text into words.
 
     Raises:
-        DataError: Nothing to score, another number of references, or a caption without any.
+        DataError: There is nothing to score, the numbers of captions and references differ, or a
+            caption has no reference.
 
     Example:
         >>> wanted = [["a red square"], ["a blue circle"]]
@@ -78,16 +79,18 @@ def cider(
 ) -> float:
     """Returns CIDEr of captions, the mean over all pictures (Vedantam et al. 2015, section 3).
 
-    It is 100 times ``1/4 Σₙ 1/m Σⱼ g(c) · g(s_j) / (‖g(c)‖ ‖g(s_j)‖)``, 0 to 100, with the names of
-    :func:`cider_d`. A caption may raise it by repeating words, which CIDEr-D prevents.
+    The result is 100 times ``1/4 Σₙ 1/m Σⱼ g(c) · g(s_j) / (‖g(c)‖ ‖g(s_j)‖)``, 0 to 100, in the
+    notation of :func:`cider_d`. A caption can increase it by repeating words, which CIDEr-D
+    prevents.
 
     Args:
-        hypotheses: A caption of each picture.
-        references: One or more of each picture.
-        words: Splits a text into words.
+        hypotheses: One caption per picture.
+        references: One or more references per picture.
+        words: Function that splits a text into words.
 
     Raises:
-        DataError: Nothing to score, another number of references, or a caption without any.
+        DataError: There is nothing to score, the numbers of captions and references differ, or a
+            caption has no reference.
 
     Example:
         >>> round(cider(["a red square", "a blue circle"], [["a red square"], ["a circle"]]), 2)
@@ -105,10 +108,10 @@ def _mean(
 ) -> float:
     """Returns the mean similarity of captions and their references."""
     if not hypotheses:
-        raise DataError("there is no caption to score: the test set is empty")
+        raise DataError("there are no captions to score: the test set is empty")
     if len(references) != len(hypotheses) or not all(references):
         raise DataError(
-            f"{plural(len(hypotheses), 'caption')} and references of "
+            f"{plural(len(hypotheses), 'caption')} but references of "
             f"{plural(sum(map(bool, references)), 'picture')}: each needs one or more"
         )
     wanted = [[_counts(words(text)) for text in texts] for texts in references]
@@ -124,7 +127,7 @@ def _mean(
 
 
 def _counts(words: list[str]) -> Counts:
-    """Returns how often each n-gram occurs, of all lengths."""
+    """Returns the counts of n-grams of all lengths."""
     return collections.Counter(
         tuple(words[i : i + n]) for n in range(1, _ORDER + 1) for i in range(len(words) - n + 1)
     )
@@ -135,7 +138,7 @@ def _length(counts: Counts) -> int:
 
 
 def _cosines(product: Mapping[Ngram, int], one: Counts, other: Counts, weight: Weight) -> float:
-    """Returns ``product · other / (‖one‖ ‖other‖)``, the mean over the lengths of n-grams."""
+    """Returns ``product · other / (‖one‖ ‖other‖)``, averaged over the lengths of n-grams."""
     squares = [[0.0] * _ORDER, [0.0] * _ORDER]
     for side, text in zip(squares, (one, other), strict=True):
         for ngram, count in text.items():

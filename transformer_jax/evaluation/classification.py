@@ -20,7 +20,7 @@ __all__ = [
     "per_class",
 ]
 
-_Labels = Int[np.ndarray, "_"]  # their count is checked by hand: a user's mistake, one line
+_Labels = Int[np.ndarray, "_"]  # lengths are checked by hand, for a one-line error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,10 @@ class ClassScore:
 
 
 def accuracy(predictions: _Labels, references: _Labels) -> float:
-    """The fraction of correct labels; with one label per example, also the micro-averaged F1.
+    """Returns the fraction of correct labels, which is also the micro-averaged F1.
 
     Raises:
-        DataError: No labels, or the numbers of predictions and references differ.
+        DataError: There are no labels, or the numbers of predictions and references differ.
 
     Example:
         >>> accuracy(np.array([0, 1, 2, 2]), np.array([0, 1, 2, 0]))
@@ -49,17 +49,17 @@ def accuracy(predictions: _Labels, references: _Labels) -> float:
 
 
 def f1(predictions: _Labels, references: _Labels, positive: int = 1) -> float:
-    """The harmonic mean of precision and recall of one label: ``2 correct / (predicted + true)``.
+    """Returns the F1 of one label: ``2 correct / (predicted + true)``.
 
-    It is 0 if the label occurs on neither side.
+    This is the harmonic mean of precision and recall, and 0 if the label occurs on neither side.
 
     Args:
         predictions: Labels of the model.
         references: Labels of the data, in the same order.
-        positive: The label of the F1; all others count as negative.
+        positive: The positive label; all other labels are negative.
 
     Raises:
-        DataError: No labels, or the numbers of predictions and references differ.
+        DataError: There are no labels, or the numbers of predictions and references differ.
 
     Example:
         >>> f1(np.array([1, 1, 0, 0]), np.array([1, 0, 0, 1]))
@@ -71,13 +71,13 @@ def f1(predictions: _Labels, references: _Labels, positive: int = 1) -> float:
 
 
 def macro_f1(predictions: _Labels, references: _Labels, classes: int | None = None) -> float:
-    """The unweighted mean of :func:`f1` over the classes.
+    """Returns the unweighted mean of :func:`f1` over the classes.
 
     Args:
         predictions: Labels of the model.
         references: Labels of the data, in the same order.
-        classes: The mean is over labels 0 to ``classes - 1``; those that do not occur count 0.
-            None is the labels that occur on either side.
+        classes: Number of classes to average, from 0; classes that do not occur count as 0. None
+            averages over labels that occur on either side.
 
     Raises:
         DataError: No labels, the numbers of predictions and references differ, or a label beyond
@@ -97,7 +97,7 @@ def macro_f1(predictions: _Labels, references: _Labels, classes: int | None = No
 
 
 def matthews_corrcoef(predictions: _Labels, references: _Labels) -> float:
-    """The Matthews correlation of predicted and true labels, -1 to 1, for any number of classes.
+    """Returns the Matthews correlation of predicted and true labels, -1 to 1, for any classes.
 
     With ``s`` examples, ``c`` correct ones, and class ``k`` predicted ``p_k`` and true ``t_k``
     times: ``(c s - Σ t_k p_k) / √((s² - Σ p_k²) (s² - Σ t_k²))``. It is 0 if either side has only
@@ -106,7 +106,7 @@ def matthews_corrcoef(predictions: _Labels, references: _Labels) -> float:
     Source: Gorodkin 2004; CoLA's score in GLUE.
 
     Raises:
-        DataError: No labels, or the numbers of predictions and references differ.
+        DataError: There are no labels, or the numbers of predictions and references differ.
 
     Example:
         >>> matthews_corrcoef(np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
@@ -115,7 +115,7 @@ def matthews_corrcoef(predictions: _Labels, references: _Labels) -> float:
         0.0
     """
     right, ours, theirs = _counts(predictions, references)
-    # Python's integers: the product of two squares of a million is beyond 64 bits.
+    # Use Python's integers: the product of two squares of a million exceeds 64 bits.
     dot = lambda x, y: int(np.dot(x, y))
     total = len(predictions)
     spread = (total**2 - dot(ours, ours)) * (total**2 - dot(theirs, theirs))
@@ -127,7 +127,7 @@ def matthews_corrcoef(predictions: _Labels, references: _Labels) -> float:
 def confusion_matrix(
     predictions: _Labels, references: _Labels, classes: int
 ) -> Int[np.ndarray, "C C"]:
-    """The number of examples of each true label (row) and predicted label (column).
+    """Returns the number of examples of each true label (row) and predicted label (column).
 
     Raises:
         DataError: No labels, the numbers of predictions and references differ, or a label beyond
@@ -144,11 +144,11 @@ def confusion_matrix(
 
 
 def per_class(predictions: _Labels, references: _Labels, names: Sequence[str]) -> list[ClassScore]:
-    """Precision, recall, F1 and support of each class, in the order of ``names``.
+    """Returns precision, recall, F1 and support of each class, in the order of ``names``.
 
     Raises:
-        DataError: No labels, the numbers of predictions and references differ, or a label without
-            a name.
+        DataError: There are no labels, the numbers of predictions and references differ, or a label
+            has no name.
 
     Example:
         >>> per_class(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), ["bad", "good"])[0]
@@ -171,7 +171,7 @@ def per_class(predictions: _Labels, references: _Labels, names: Sequence[str]) -
 def _counts(
     predictions: _Labels, references: _Labels
 ) -> tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"], Int[np.ndarray, " C"]]:
-    """The number of correct, predicted and true examples of each label that occurs."""
+    """Returns the numbers of correct, predicted and true examples of each label that occurs."""
     check_lengths(predictions, references)
     labels, codes = np.unique(np.concatenate([predictions, references]), return_inverse=True)
     ours, theirs = codes[: len(predictions)], codes[len(predictions) :]
@@ -190,5 +190,5 @@ def _check_range(predictions: _Labels, references: _Labels, classes: int) -> Non
         if outside.size:
             raise DataError(
                 f"a {side} is {outside[0]}: {classes} classes have labels 0 to {classes - 1}"
-                f"; leave out what is not to be scored, such as padding"
+                f"; leave out labels not to be scored, such as padding"
             )

@@ -9,17 +9,17 @@ from transformer_jax.evaluation.lengths import check_lengths
 
 __all__ = ["pearson", "spearman"]
 
-_Numbers = Real[np.ndarray, " _"]  # their count is checked by hand: a user's mistake, one line
+_Numbers = Real[np.ndarray, " _"]  # lengths are checked by hand, for a one-line error
 
 
 def pearson(predictions: _Numbers, references: _Numbers) -> float:
-    """Pearson's correlation of two rows of numbers, -1 to 1.
+    """Returns Pearson's correlation of two arrays, -1 to 1.
 
-    It is NaN, without a warning, if a side is constant (a single pair always is) or has a
-    non-finite number: the correlation is undefined then, not 0.
+    It is NaN, without a warning, if a side is constant (as for a single pair) or has a non-finite
+    value: then the correlation is undefined, not 0.
 
     Raises:
-        DataError: No numbers, or the numbers of predictions and references differ.
+        DataError: There are no values, or the numbers of predictions and references differ.
 
     Example:
         >>> pearson(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))
@@ -37,13 +37,13 @@ def pearson(predictions: _Numbers, references: _Numbers) -> float:
 
 
 def spearman(predictions: _Numbers, references: _Numbers) -> float:
-    """Spearman's correlation, of ranks, -1 to 1: 1 if and only if both sides have the same order.
+    """Returns Spearman's rank correlation, -1 to 1: 1 if and only if the orders are equal.
 
-    Equal numbers share the mean of their ranks. It is NaN, without a warning, if a side is
-    constant (a single pair always is) or has a NaN. Spearman 1904.
+    Equal values have the mean of their ranks. The result is NaN, without a warning, if a side is
+    constant (as for a single pair) or has a NaN. Spearman 1904.
 
     Raises:
-        DataError: No numbers, or the numbers of predictions and references differ.
+        DataError: There are no values, or the numbers of predictions and references differ.
 
     Example:
         >>> spearman(np.array([1.0, 10.0, 100.0]), np.array([1.0, 2.0, 3.0]))
@@ -58,8 +58,8 @@ def spearman(predictions: _Numbers, references: _Numbers) -> float:
 
 
 def _centred(x: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
-    x = x / 2 - x[0] / 2  # exact for numbers that are close to each other
-    x = x / np.abs(x).max()  # squares of very large or small numbers overflow
+    x = x / 2 - x[0] / 2  # exact for values close to each other
+    x = x / np.abs(x).max()  # avoids overflow of squares of very large or small values
     return x - x.mean()
 
 

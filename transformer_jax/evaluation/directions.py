@@ -1,4 +1,4 @@
-"""Scores of translators of several languages: a direction, direct and through a pivot."""
+"""Scores of multilingual translators: by direction, direct and through a pivot."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ class Way(NamedTuple):
         name: ``direct``, through a ``pivot`` language, or ``supervised``: direct by another run,
             which was trained on the direction.
         by: The pivot language, or the other run.
-        trained: Whether the model was trained on the direction, or on both legs of the pivot; None
-            if it is not known.
+        trained: Whether the model was trained on the direction, or on both steps through the pivot;
+            None if unknown.
     """
 
     name: Literal["direct", "pivot", "supervised"] = "direct"
@@ -32,7 +32,7 @@ class Way(NamedTuple):
     trained: bool | None = None
 
     def legs(self, direction: Direction) -> list[Direction]:
-        """Returns the directions that texts are translated in, one after another.
+        """Returns the directions of successive translations.
 
         Example:
             >>> [str(leg) for leg in Way("pivot", "en").legs(Direction("de", "cs"))]
@@ -51,17 +51,17 @@ DIRECT = Way()
 
 @dataclasses.dataclass(frozen=True)
 class DirectionScores:
-    """The scores of one direction by one way to translate.
+    """The scores of one direction and way.
 
     Attributes:
         direction: The languages.
         way: The way.
         scores: SacreBLEU and chrF.
-        exact_match: The share of translations that equal their reference, 0 to 1.
-        off_target: The share of translations that are identified as another language; None without
-            an identifier of the language.
-        identified: The share of held-out texts of the target language that the identifier
-            identifies; None like ``off_target``.
+        exact_match: The fraction of translations equal to their reference, 0 to 1.
+        off_target: The fraction of translations identified as a different language; None without an
+            identifier of the language.
+        identified: The accuracy of the identifier on held-out texts of the target language; None
+            like ``off_target``.
     """
 
     direction: Direction
@@ -85,7 +85,7 @@ class DirectionScores:
         }
 
     def cells(self) -> tuple[str, ...]:
-        """Returns the cells of a row of a table whose head is :data:`HEAD`."""
+        """Returns the cells of a row of a table with the header :data:`HEAD`."""
         share = lambda value: "–" if value is None else f"{value:.1%}"
         kinds = {True: "trained", False: "zero-shot", None: ""}
         return (
@@ -107,15 +107,15 @@ def score_direction(
     identify: LanguageIdentifier | None = None,
     **settings: Any,
 ) -> DirectionScores:
-    """Returns the scores of the translations of texts in one direction.
+    """Returns the scores of translations of texts in one direction.
 
     Args:
-        translate: Translates texts in a direction.
-        pairs: Sources and their references.
+        translate: Function from texts and a direction to translations.
+        pairs: Sources and references.
         direction: The languages.
         way: The way to translate.
-        identify: An identifier of languages.
-        **settings: Of :func:`.translation_scores`.
+        identify: A language identifier.
+        **settings: Settings of :func:`.translation_scores`.
 
     Example:
         >>> shout = lambda texts, direction: [text.upper() for text in texts]
@@ -139,13 +139,13 @@ def choose_pivot(
 ) -> Way | None:
     """Returns the way through another language, or None if there is none.
 
-    It is the first language with training text from the source and to the target. If the trained
-    directions are unknown, none is chosen.
+    This is the first language with training text from the source and to the target. If the trained
+    directions are unknown, there is none.
 
     Args:
-        languages: Those of the model.
+        languages: The languages of the model.
         direction: The direction.
-        given: The language that is asked for.
+        given: The requested pivot, or None.
 
     Raises:
         ConfigError: The model cannot translate through ``given``.
@@ -167,8 +167,8 @@ def choose_pivot(
     if given not in languages.languages:
         problem = "the model does not know it"
     elif given in direction:
-        problem = "it is one of the two"
+        problem = "it is one of the two languages"
     else:
-        problem = "the model was not trained on both legs"
+        problem = "the model was not trained on both steps"
     allowed = ", ".join(trained if known else others) or "none"
     raise ConfigError(f"--pivot {given}: not for {direction}: {problem}: allowed are {allowed}")

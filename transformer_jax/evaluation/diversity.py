@@ -11,15 +11,15 @@ __all__ = ["Diversity", "distinct_n", "diversity", "self_bleu"]
 
 @dataclasses.dataclass(frozen=True)
 class Diversity:
-    """The diversity of texts that were generated in one way.
+    """The diversity of texts of one decoding method.
 
     Attributes:
-        distinct_1: Different words divided by all words, of all texts.
-        distinct_2: The same of pairs of words.
-        self_bleu: Of the texts of a line against each other, the mean over lines, 0 to 100; None
-            where each line has one text.
-        words: Words of a text, on average.
-        tokenize: How words are split, see :func:`.split_words`; self-BLEU splits punctuation too.
+        distinct_1: Distinct words divided by all words, over all texts.
+        distinct_2: The same for pairs of words.
+        self_bleu: Self-BLEU of the texts of a line, averaged over lines, 0 to 100; None if each
+            line has one text.
+        words: Mean number of words per text.
+        tokenize: Word splitting, see :func:`.split_words`; self-BLEU also splits punctuation.
     """
 
     distinct_1: float
@@ -30,14 +30,14 @@ class Diversity:
 
 
 def diversity(texts: Sequence[Sequence[str]], tokenize: str | None = None) -> Diversity:
-    """Computes the diversity of one or more texts for each of some lines.
+    """Computes the diversity of one or more texts per line.
 
     Args:
-        texts: Of each line its texts.
-        tokenize: How words are split: a name of :data:`.Tokenize`; None follows from the script.
+        texts: The texts of each line.
+        tokenize: Word splitting: a name of :data:`.Tokenize`; None is chosen by the script.
 
     Raises:
-        ConfigError: There is no such tokenizer.
+        ConfigError: The tokenizer is unknown.
         DataError: There are no texts.
 
     Example:
@@ -61,14 +61,14 @@ def diversity(texts: Sequence[Sequence[str]], tokenize: str | None = None) -> Di
 
 
 def distinct_n(texts: Sequence[str], n: int, tokenize: str = "13a") -> float:
-    """Different n-grams of words divided by all n-grams of the texts, 0 to 1 (Li et al. 2016).
+    """Returns distinct word n-grams divided by all n-grams of the texts, 0 to 1 (Li et al. 2016).
 
-    0 where no text has ``n`` words.
+    0 if no text has ``n`` words.
 
     Args:
-        texts: The texts, which count together.
-        n: Words of an n-gram, at least 1.
-        tokenize: How words are split, see :func:`.split_words`: by default at blanks.
+        texts: The texts, counted together.
+        n: Length of n-grams in words, at least 1.
+        tokenize: Word splitting, see :func:`.split_words`: by default at blanks.
 
     Raises:
         ConfigError: ``n`` is below 1.
@@ -85,14 +85,14 @@ def distinct_n(texts: Sequence[str], n: int, tokenize: str = "13a") -> float:
 
 
 def self_bleu(texts: Sequence[str], tokenize: str = "13a") -> float:
-    """Mean sacreBLEU of each text against all others as its references, 0 to 100.
+    """Returns the mean sacreBLEU of each text against all other texts as references, 0 to 100.
 
-    100 says that every text is as another one, 0 that none shares a word (Zhu et al. 2018,
+    100 means that every text equals another one, 0 that no words are shared (Zhu et al. 2018,
     Texygen). Texts of fewer than four words are compared by the n-grams that they have.
 
     Args:
         texts: The texts.
-        tokenize: How sacreBLEU splits words: a name of :data:`.Tokenize`.
+        tokenize: Tokenizer of sacreBLEU: a name of :data:`.Tokenize`.
 
     Raises:
         DataError: There are fewer than two texts.

@@ -13,7 +13,7 @@ __all__ = ["ErrorRate", "character_error_rate", "edit_counts", "word_error_rate"
 
 @dataclasses.dataclass(frozen=True)
 class ErrorRate:
-    """Edits that make hypotheses of references, summed over a corpus."""
+    """Edits from references to hypotheses, summed over a corpus."""
 
     substitutions: int
     deletions: int
@@ -22,12 +22,12 @@ class ErrorRate:
 
     @property
     def errors(self) -> int:
-        """Edits of all three kinds."""
+        """The number of edits of all three kinds."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
     def rate(self) -> float:
-        """``100 (S + D + I) / N``: in percent, above 100 where too much is inserted."""
+        """``100 (S + D + I) / N`` in percent; above 100 with too many insertions."""
         return 100 * self.errors / self.length
 
     def __str__(self) -> str:
@@ -40,16 +40,16 @@ class ErrorRate:
 def word_error_rate(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "none"
 ) -> ErrorRate:
-    """WER of a corpus: edits of words. Case and punctuation count.
+    """Returns the WER of a corpus: edits of words, including case and punctuation.
 
     Args:
         hypotheses: The transcripts.
-        references: What was said in each.
-        tokenize: How words are split, see :func:`.split_words`: by default at blanks, which says
-            nothing of scripts that have none.
+        references: The reference texts.
+        tokenize: Word splitting, see :func:`.split_words`: by default at blanks, which is
+            meaningless for scripts without blanks.
 
     Raises:
-        DataError: Numbers of texts that differ, or references without a word.
+        DataError: The numbers of texts differ, or the references have no words.
 
     Example:
         >>> print(word_error_rate(["the cat sat", "a dog"], ["the cat sat down", "the dog"]))
@@ -62,10 +62,10 @@ def word_error_rate(
 
 
 def character_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> ErrorRate:
-    """CER of a corpus: edits of characters, blanks among them; ends are stripped.
+    """Returns the CER of a corpus: edits of characters, including inner blanks.
 
     Raises:
-        DataError: Numbers of texts that differ, or references without a character.
+        DataError: The numbers of texts differ, or the references have no characters.
 
     Example:
         >>> character_error_rate(["kitten"], ["sitting"]).errors
@@ -79,7 +79,7 @@ def _summed(hypotheses: list[list[str]], references: list[list[str]], what: str)
     if len(hypotheses) != len(references):
         raise DataError(
             f"{plural(len(hypotheses), 'transcript')} but {plural(len(references), 'reference')}: "
-            f"they must be one a line, in the same order"
+            f"they must be one per line, in the same order"
         )
     length = sum(map(len, references))
     if not length:
@@ -92,10 +92,10 @@ def _summed(hypotheses: list[list[str]], references: list[list[str]], what: str)
 
 
 def edit_counts(hypothesis: Sequence[str], reference: Sequence[str]) -> tuple[int, int, int]:
-    """Substitutions, deletions and insertions of a shortest way from reference to hypothesis.
+    """Returns substitutions, deletions and insertions of a shortest edit to the hypothesis.
 
-    Their sum is the Levenshtein distance; where several ways are shortest, the one with the most
-    substitutions is counted. Wagner and Fischer 1974, row by row.
+    Their sum is the Levenshtein distance; among shortest edits, the one with the most substitutions
+    counts. Wagner and Fischer 1974, row by row.
 
     Example:
         >>> edit_counts("sitting", "kitten"), edit_counts("", "ab"), edit_counts("ab", "")
@@ -104,19 +104,19 @@ def edit_counts(hypothesis: Sequence[str], reference: Sequence[str]) -> tuple[in
     names = {name: i for i, name in enumerate(dict.fromkeys([*hypothesis, *reference]))}
     columns = np.array([names[one] for one in hypothesis], np.int64)
     H, places = len(columns), np.arange(len(columns) + 1)
-    # Distances of the beginnings of the reference to all beginnings of the hypothesis, times
-    # ``many`` and less the substitutions among them: one number orders both.
+    # Distances of prefixes of the reference to all prefixes of the hypothesis, times ``many`` minus
+    # the substitutions: one number orders by both.
     many = H + len(reference) + 1
     row = places * many
     for symbol in reference:
         changed = np.where(columns == names[symbol], 0, many - 1)
         without = np.concatenate([row[:1] + many, np.minimum(row[:-1] + changed, row[1:] + many)])
-        # An insertion costs ``many`` a place, so it is a running minimum of what is left.
+        # An insertion costs ``many`` per position, so it is a running minimum of the remainder.
         row = np.minimum.accumulate(without - places * many) + places * many
     total = int(row[-1])
     distance = -(-total // many)
     substitutions = distance * many - total
-    # deletions + insertions and their difference are known.
+    # deletions + insertions, and their difference, are known.
     rest, more = distance - substitutions, len(reference) - H
     deletions = (rest + more) // 2
     return substitutions, deletions, rest - deletions

@@ -1,4 +1,4 @@
-"""Few-shot prompting: examples before the question, and how often the answer is right."""
+"""Few-shot prompting: examples before the query, and the accuracy of answers."""
 
 import collections
 import dataclasses
@@ -23,7 +23,7 @@ __all__ = [
     "select_demonstrations",
 ]
 
-Example = Mapping[str, str]  # texts by the names of their fields
+Example = Mapping[str, str]  # texts by field name
 Normalize = Literal["none", "tokens", "bytes"]
 
 _BLANKS = " \t"
@@ -31,10 +31,10 @@ _BLANKS = " \t"
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    r"""The text form of an example; a query is written up to its answer.
+    r"""The text format of an example; a query is formatted up to its answer.
 
-    Blanks before the answer belong to the answer, because tokenizers join them with its first
-    word: prompts end before them, and `lead` is what they are.
+    Blanks before the answer belong to the answer, since tokenizers join them with its first word:
+        prompts end before these blanks, `lead`.
 
     Example:
         >>> template = Template("Q: {question}\nA: {reply}\n\n", answer="reply")
@@ -43,8 +43,8 @@ class Template:
     """
 
     example: str = "{input} -> {output}\n"  # {{ and }} are braces
-    answer: str = "output"  # the field to be found
-    header: str = ""  # what comes before all examples
+    answer: str = "output"  # the field to predict
+    header: str = ""  # text before all examples
 
     def __post_init__(self) -> None:
         try:
@@ -62,7 +62,7 @@ class Template:
         names = [name for _, name, *_ in parts if name is not None]
         if names.count(self.answer) != 1:
             raise ConfigError(
-                f"template {self.example!r}: it must have the answer {{{self.answer}}} once"
+                f"template {self.example!r}: it must have the answer {{{self.answer}}} exactly once"
             )
 
     @property
@@ -83,7 +83,7 @@ class Template:
         return after[0][0] if after else ""
 
     def write(self, example: Example) -> str:
-        """An example with its answer.
+        """Formats an example with its answer.
 
         Raises:
             DataError: The example lacks a field.
@@ -91,7 +91,7 @@ class Template:
         return _fill(self._parts(), example)
 
     def format_query(self, query: Example) -> str:
-        """A query without its answer, which need not be known.
+        """Formats a query without its answer, which may be unknown.
 
         Raises:
             DataError: The query lacks a field.
@@ -100,7 +100,7 @@ class Template:
         return _fill([*parts, (text.rstrip(_BLANKS), None)], query)
 
     def prepared(self, prepare: Callable[[str], str]) -> "Template":
-        """Returns the template with its own text prepared as that of a model's training.
+        """Returns the template with its own text preprocessed as in a model's training.
 
         Example:
             >>> Template("Q: {input} {{A}}: {output}").prepared(str.lower).example
@@ -112,7 +112,7 @@ class Template:
         return dataclasses.replace(self, example=example, header=prepare(self.header))
 
     def _parts(self) -> list[tuple[str, str | None]]:
-        """Texts, each with the name of the field that follows it."""
+        """Yields texts, each with the name of the following field."""
         return [(text, name) for text, name, *_ in string.Formatter().parse(self.example)]
 
     def _before(self) -> list[tuple[str, str | None]]:
@@ -121,7 +121,7 @@ class Template:
 
 
 def make_prompt(template: Template, examples: Sequence[Example], query: Example) -> str:
-    r"""The examples with their answers and the query without, ready to be continued.
+    r"""Formats examples with answers and a query without, as a prompt.
 
     Raises:
         DataError: An example or the query lacks a field of the template.
@@ -142,21 +142,22 @@ def select_demonstrations(
     index: int,
     seed: int = 0,
 ) -> list[Example]:
-    """``k`` examples of a pool for query number ``index``, in random order, never the query.
+    """Selects ``k`` examples of a pool for query ``index``, in random order, never the query.
 
-    They depend on the pool, the seed and the index; those of fewer are the first of more.
+    The selection depends on the pool, the seed and the index; a smaller selection is a prefix of a
+    larger one.
 
     Args:
         pool: Examples to choose from.
-        k: How many.
-        query: What asks the same is left out, whatever its answer.
-        template: How both are written.
+        k: Number of examples.
+        query: The query; examples with the same question are excluded, regardless of their answer.
+        template: Template of examples and queries.
         index: Number of the query.
-        seed: Another one chooses others.
+        seed: Random seed.
 
     Raises:
-        ConfigError: A negative ``k``.
-        DataError: The pool has too few others, or a field is missing.
+        ConfigError: ``k`` is negative.
+        DataError: The pool has too few other examples, or a field is missing.
 
     Example:
         >>> pool = [{"input": a, "output": a} for a in "abcd"]
@@ -175,8 +176,8 @@ def select_demonstrations(
             found.append(pool[place])
     if len(found) < k:
         raise DataError(
-            f"query {index}: {plural(k, 'example')} {'is' if k == 1 else 'are'} asked for and the "
-            f"pool has {len(found)} beside the query itself: ask for fewer"
+            f"query {index}: {plural(k, 'example')} {'is' if k == 1 else 'are'} needed, but the "
+            f"pool has {len(found)} besides the query itself: use fewer"
         )
     return found
 
@@ -187,17 +188,18 @@ def rank_choices(
     choices: Sequence[str] | Sequence[Sequence[str]],
     normalize: Normalize = "none",
 ) -> list[int]:
-    """Returns the most probable choice after each prompt; the first of equals.
+    """Returns the most probable choice after each prompt; on ties the first.
 
     Args:
-        model: Scores the choices.
-        prompts: What comes before them.
-        choices: Texts, the same after all prompts or of each its own, blanks before them included.
-        normalize: What log-probabilities are divided by: nothing, which prefers short choices,
-            or their number of ``tokens`` or ``bytes``.
+        model: The model that scores the choices.
+        prompts: The prompts.
+        choices: Texts, including blanks before them: the same for all prompts, or a list per
+            prompt.
+        normalize: Divisor of log-probabilities: none, which prefers short choices, or the number of
+            ``tokens`` or ``bytes``.
 
     Raises:
-        ConfigError: No such way to normalise, no choice, or an empty one.
+        ConfigError: ``normalize`` is unknown, there are no choices, or a choice is empty.
     """
     if normalize not in get_args(Normalize):
         raise ConfigError(f"normalize {normalize!r}: allowed are {', '.join(get_args(Normalize))}")
@@ -205,7 +207,7 @@ def rank_choices(
     own = [list(map(str, texts)) for texts in ([choices] * len(prompts) if shared else choices)]
     if len(own) != len(prompts):
         raise ConfigError(
-            f"{plural(len(prompts), 'prompt')} but choices for {len(own)}: some for each"
+            f"{plural(len(prompts), 'prompt')} but choices for {len(own)}: give choices for each"
         )
     for prompt, texts in zip(prompts, own, strict=True):
         if not texts or not all(texts):
@@ -226,13 +228,13 @@ def answer(
     stop: str | Sequence[str] = "\n",
     max_new_tokens: int = 32,
 ) -> list[str]:
-    """The most probable next tokens after each prompt, up to a stop string, without outer blanks.
+    """Generates the greedy continuation of each prompt up to a stop string, stripped.
 
     Args:
-        model: Writes the answers, greedily.
-        prompts: What comes before them.
-        stop: What ends an answer, besides the model's own end.
-        max_new_tokens: Maximum number of tokens of an answer.
+        model: The model that generates the answers.
+        prompts: The prompts.
+        stop: Stop string, in addition to the model's end token.
+        max_new_tokens: Maximum length of an answer in tokens.
     """
     ends = tuple(filter(None, [stop] if isinstance(stop, str) else stop))
     asked = [
@@ -244,12 +246,12 @@ def answer(
 
 @dataclasses.dataclass(frozen=True)
 class Demonstrations:
-    r"""The source of the examples of prompts, and the form of prompts made of them.
+    r"""The pool and the format of few-shot prompts.
 
     Attributes:
         pool: The examples.
-        template: How examples and queries are written.
-        match_field: Examples must agree with the query in it, such as the rule they follow.
+        template: Template of examples and queries.
+        match_field: Field that examples share with the query, such as the rule they follow.
         seed: Random seed for the choice of examples.
 
     Example:
@@ -264,15 +266,15 @@ class Demonstrations:
     seed: int = 0
 
     def prompts(self, queries: Sequence[Example], k: int) -> list[str]:
-        """A prompt for each query, of ``k`` examples as `select_demonstrations` chooses them.
+        """Returns a prompt per query, with ``k`` examples chosen by `select_demonstrations`.
 
         Args:
-            queries: Whose answers need not be known.
+            queries: The queries; their answers may be unknown.
             k: Number of examples.
 
         Raises:
-            ConfigError: A negative ``k``.
-            DataError: Too few examples, or a missing field.
+            ConfigError: ``k`` is negative.
+            DataError: There are too few examples, or a field is missing.
         """
         groups = collections.defaultdict(list)
         for example in self.pool:
@@ -300,28 +302,29 @@ def accuracy(
     normalize: Normalize = "none",
     max_new_tokens: int = 32,
 ) -> list[FewShotResult]:
-    """The fraction of queries answered correctly, for each number of examples.
+    """Computes the fraction of queries answered correctly, for each number of examples.
 
     Args:
-        model: Answers.
-        demonstrations: What prompts are made of.
-        queries: With their answers.
-        shots: Numbers of examples; those of fewer are the first of more.
-        choices: The possible answers, chosen by log-probability; None writes the answer freely.
-        normalize: How choices are made comparable, see `rank_choices`.
-        max_new_tokens: Maximum number of tokens of a written answer.
+        model: The model.
+        demonstrations: Pool and format of prompts.
+        queries: Queries with answers.
+        shots: Numbers of examples; fewer examples are a prefix of more.
+        choices: The possible answers, ranked by log-probability; None generates answers.
+        normalize: Normalization of choices, see `rank_choices`.
+        max_new_tokens: Maximum length of a generated answer in tokens.
 
     Raises:
-        ConfigError: A setting that cannot be.
-        DataError: No queries, one without its answer, too few examples, or a missing field.
+        ConfigError: A setting is invalid.
+        DataError: There are no queries, an answer or field is missing, or there are too few
+            examples.
     """
     template = demonstrations.template
     if not queries:
-        raise DataError("there is no query to answer")
+        raise DataError("there are no queries to answer")
     if not shots or min(shots) < 0:
-        raise ConfigError(f"shots {tuple(shots)}: numbers of examples, each 0 or more")
+        raise ConfigError(f"shots {tuple(shots)}: numbers from 0 are needed")
     references = [_field(query, template.answer).strip() for query in queries]
-    # All before the first answer: what cannot be asked is known before it takes time.
+    # Format all prompts before the first answer, so that errors come early.
     asked = [demonstrations.prompts(queries, k) for k in shots]
     rows = []
     for k, made in zip(shots, asked, strict=True):
@@ -351,7 +354,7 @@ def _field(example: Example, name: str) -> str:
 
 
 def _shuffled(count: int, draw: random.Random) -> Iterator[int]:
-    """The numbers below ``count`` in random order, without making more than are asked for."""
+    """Yields the numbers below ``count`` in random order, lazily."""
     moved: dict[int, int] = {}
     for i in range(count):
         j = draw.randrange(i, count)

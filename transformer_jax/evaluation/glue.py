@@ -25,14 +25,14 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One of GLUE's tasks."""
+    """A task of GLUE."""
 
-    training: int  # examples, rounded as in the table
-    metrics: tuple[str, ...]  # the first fills the table; GLUE's own site averages all of them
+    training: int  # number of examples, rounded as in the table
+    metrics: tuple[str, ...]  # the first is used in the table; GLUE's own site averages all
     columns: tuple[str, ...]  # columns of the table, one per test set
 
 
-# Wang et al. 2018, without WNLI, which Devlin et al. 2019 leave out.
+# Wang et al. 2018, without WNLI, which Devlin et al. 2019 omit.
 TASKS: dict[str, GlueTask] = {
     "MNLI": GlueTask(392_000, ("accuracy",), ("MNLI-m", "MNLI-mm")),
     "QQP": GlueTask(363_000, ("f1", "accuracy"), ("QQP",)),
@@ -62,16 +62,16 @@ TABLE: dict[str, dict[str, float]] = {
 
 
 def average(scores: Mapping[str, float]) -> float:
-    """The mean over the table's nine columns, MNLI-m and MNLI-mm apart, not rounded.
+    """Returns the mean over the table's nine columns, including MNLI-m and MNLI-mm, not rounded.
 
-    This is the average that the table prints, 74.0, 75.1, 79.6 and 82.1, save for
-    BiLSTM+ELMo+Attn: its columns give 70.9 where the table says 71.0.
+    This is the average in the table, 74.0, 75.1, 79.6 and 82.1, except for BiLSTM+ELMo+Attn: its
+    columns give 70.9, but the table has 71.0.
 
     Args:
-        scores: One for each of `COLUMNS`, in any one unit.
+        scores: A score for each of `COLUMNS`, all in the same unit.
 
     Raises:
-        DataError: Columns are missing or unknown; it names them.
+        DataError: Columns are missing or unknown; the message names them.
 
     Example:
         >>> round(average(TABLE["BERT_LARGE"]), 1)
@@ -96,21 +96,21 @@ def average(scores: Mapping[str, float]) -> float:
 
 
 def glue_metrics(task: str, predictions: _Values, references: _Values) -> dict[str, float]:
-    """The metrics of a task by name, 0 to 1; the first is that of the table.
+    """Returns the metrics of a task by name, 0 to 1; the first is the one in the table.
 
     Args:
         task: One of `TASKS`.
-        predictions: Labels of the model; numbers for STS-B.
-        references: Those of the data, in the same order.
+        predictions: Labels by the model; numbers for STS-B.
+        references: Labels of the data, in the same order.
 
     Raises:
         ConfigError: The task is unknown.
-        DataError: Nothing to score, or the numbers of predictions and references differ.
+        DataError: There is nothing to score, or the numbers of predictions and references differ.
 
     Example:
         >>> glue_metrics("MRPC", np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
         {'f1': 0.8, 'accuracy': 0.75}
     """
     if task not in TASKS:
-        raise ConfigError(f"there is no GLUE task {task!r}: allowed are {', '.join(TASKS)}")
+        raise ConfigError(f"unknown GLUE task {task!r}: allowed are {', '.join(TASKS)}")
     return {name: METRICS[name](predictions, references) for name in TASKS[task].metrics}

@@ -1,4 +1,4 @@
-"""Language identification by character n-grams, learned from the texts of a run."""
+"""Language identification by character n-grams, trained on the texts of a run."""
 
 import dataclasses
 import hashlib
@@ -13,26 +13,26 @@ from transformer_jax.core.errors import DataError, plural
 
 __all__ = ["LanguageIdentifier", "off_target_rate", "train_identifier"]
 
-_ORDERS = (2, 3)  # characters of an n-gram, besides single ones
+_ORDERS = (2, 3)  # lengths of n-grams, in addition to single characters
 _SMOOTHING = 0.1  # added to every count
-_LEAST_TEXTS = 10  # of a language
-_MOST_TEXTS = 20_000  # of a language: more hardly change the counts
-_MOST_HELD = 1_000  # texts of a language that accuracy is measured on; at most a tenth
+_LEAST_TEXTS = 10  # minimum per language
+_MOST_TEXTS = 20_000  # maximum per language: more hardly change the counts
+_MOST_HELD = 1_000  # maximum of held-out texts per language, and at most a tenth
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LanguageIdentifier:
-    """Naive Bayes over the character n-grams of a text, with equal prior probabilities.
+    """A naive Bayes classifier on the character n-grams of a text, with equal priors.
 
-    Lui and Baldwin 2012 identify languages by the same model, of bytes.
+    Lui and Baldwin 2012 use the same model on bytes.
 
     Attributes:
-        languages: Their names.
+        languages: The names of the languages.
         rows: The row of each n-gram.
         log_probs: The log-probability of each n-gram in each language.
-        accuracies: The share of held-out texts of each language that are identified, 0 to 1; empty
-            if none are held out.
-        held_out: The number of these texts.
+        accuracies: The accuracy on held-out texts of each language, 0 to 1; empty without held-out
+            texts.
+        held_out: The number of held-out texts.
     """
 
     languages: tuple[str, ...]
@@ -43,7 +43,7 @@ class LanguageIdentifier:
 
     @classmethod
     def learn(cls, texts: Mapping[str, Sequence[str]]) -> "LanguageIdentifier":
-        """Returns an identifier of all texts of each language, none held out."""
+        """Trains an identifier on all texts of each language, without held-out texts."""
         counts = {
             language: Counter(itertools.chain(*map(_grams, some)))
             for language, some in texts.items()
@@ -58,7 +58,7 @@ class LanguageIdentifier:
     def __call__(self, texts: Sequence[str]) -> list[str | None]:
         """Returns the most probable language of each text.
 
-        It is None for a text without any n-gram of the training texts.
+        None for a text without any n-gram of the training texts.
         """
         return [self._identify(text) for text in texts]
 
@@ -70,12 +70,12 @@ class LanguageIdentifier:
 
 
 def train_identifier(texts: Mapping[str, Sequence[str]]) -> LanguageIdentifier:
-    """Returns an identifier of languages and its accuracy on held-out texts.
+    """Trains a language identifier, and measures its accuracy on held-out texts.
 
-    A tenth of the texts is held out by a hash, whatever their order; equal texts count once.
+    A tenth of the texts is held out by a hash, independent of their order; equal texts count once.
 
     Args:
-        texts: Of each language its texts. The first 20,000 different ones count.
+        texts: Texts by language, of which the first 20,000 different ones are used.
 
     Raises:
         DataError: There are fewer than two languages, or a language has fewer than ten different
@@ -96,8 +96,8 @@ def train_identifier(texts: Mapping[str, Sequence[str]]) -> LanguageIdentifier:
         distinct = dict.fromkeys(text for text in some if text.strip())
         if len(distinct) < _LEAST_TEXTS:
             raise DataError(
-                f"{language}: {plural(len(distinct), 'different text')} cannot teach to identify "
-                f"a language: {_LEAST_TEXTS} are needed"
+                f"{language}: {plural(len(distinct), 'different text')} to identify the language: "
+                f"{_LEAST_TEXTS} are needed"
             )
         order = sorted(itertools.islice(distinct, _MOST_TEXTS), key=_digest)
         size = min(len(order) // 10, _MOST_HELD)
@@ -115,16 +115,16 @@ def _digest(text: str) -> bytes:
 
 
 def off_target_rate(identify: LanguageIdentifier, texts: Sequence[str], language: str) -> float:
-    """Returns the share of texts that are identified as another language than ``language``.
+    """Returns the fraction of texts identified as a language other than ``language``.
 
-    Zhang et al. 2020 measure zero-shot translation by it. A text without language, such as an
-    empty one, is not of another language.
+    Zhang et al. 2020 use it to evaluate zero-shot translation. A text without language, such as an
+    empty one, is not counted.
 
     Raises:
         DataError: There are no texts, or the identifier does not know the language.
     """
     if language not in identify.languages:
-        raise DataError(f"{language}: the language identifier has no text of it")
+        raise DataError(f"{language}: the language identifier was not trained on it")
     if not texts:
         raise DataError("there are no texts to identify")
     return sum(found not in (None, language) for found in identify(texts)) / len(texts)

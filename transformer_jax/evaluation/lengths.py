@@ -1,4 +1,4 @@
-"""The check that predictions and references match in number."""
+"""A check that the numbers of predictions and references match."""
 
 from collections.abc import Sized
 
@@ -8,7 +8,7 @@ __all__ = ["check_lengths"]
 
 
 def check_lengths(predictions: Sized, references: Sized) -> None:
-    """Refuses predictions that are not one per reference, and empty ones.
+    """Refuses different numbers of predictions and references, and empty data.
 
     Raises:
         DataError: The numbers differ, or both are 0.

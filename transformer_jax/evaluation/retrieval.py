@@ -16,10 +16,9 @@ _BLOCK = 1024  # rows of similarities at a time
 def matches(
     rows: Sequence[int], texts: Sequence[str]
 ) -> tuple[list[int], list[str], Bool[np.ndarray, "images texts"]]:
-    """Returns the images, the different texts, and which of these belong to which image.
+    """Returns the images, the distinct texts, and whether each text belongs to each image.
 
-    Equal texts are one, so that no image is asked for by a text that another has too and then
-    counted as wrong.
+    Equal texts are merged, so that retrieving another image with the same text is not an error.
 
     Args:
         rows: The image of each text.
@@ -45,14 +44,14 @@ def recall(
     own: Bool[np.ndarray, "Q C"],
     depths: Sequence[int] = _DEPTHS,
 ) -> list[float]:
-    """The share of queries for which one of their own is among so many nearest candidates.
+    """Returns the fraction of queries with a match among the nearest candidates, for each depth.
 
-    Of candidates that are equally near, one's own come last, so that equal vectors gain nothing.
+    On ties, matches are ranked last, so that equal vectors gain nothing.
 
     Args:
-        queries: A vector of length 1 for each.
-        candidates: Likewise.
-        own: Which candidates belong to a query.
+        queries: A unit vector per query.
+        candidates: A unit vector per candidate.
+        own: Whether each candidate matches each query.
         depths: Numbers of nearest candidates.
 
     Raises:
@@ -64,7 +63,7 @@ def recall(
         [0.0, 1.0]
     """
     if not len(queries):
-        raise ConfigError("there is nothing to search with: no images or no texts")
+        raise ConfigError("there are no queries: no images or no texts")
     places = []
     for start in range(0, len(queries), _BLOCK):
         mine = own[start : start + _BLOCK]
@@ -80,7 +79,7 @@ def recalls(
     texts: Float[np.ndarray, "C P"],
     own: Bool[np.ndarray, "I C"],
 ) -> dict[str, float]:
-    """Recall at 1, 5 and 10 of texts for an image and of images for a text, and their mean at 1.
+    """Returns recall at 1, 5 and 10 of texts by images and images by texts, and their mean at 1.
 
     Example:
         >>> found = recalls(np.eye(2), np.eye(2), np.eye(2, dtype=bool))

@@ -1,6 +1,6 @@
-"""ROUGE of summaries, by Google's ``rouge-score``, and the summaries that are parts of the source.
+"""ROUGE of summaries, by Google's ``rouge-score``, and extractive baselines.
 
-The library is an extra: ``pip install 'transformer-jax[rouge]'``.
+The package is an extra: ``pip install 'transformer-jax[rouge]'``.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from transformer_jax.evaluation.words import choose_tokenize, main_script, make_
 
 __all__ = ["RougeScores", "check_installed", "choose_words", "lead", "oracle", "rouge_scores"]
 
-LATIN = "latin"  # the words of the library
+LATIN = "latin"  # the package's own word splitting
 _TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -37,10 +37,10 @@ class RougeScores:
 
 
 def check_installed() -> None:
-    """Refuses to begin without the library of ROUGE.
+    """Refuses to start without the package for ROUGE.
 
     Raises:
-        ConfigError: It is not installed; the message says how to.
+        ConfigError: The package is not installed; the message tells how to install it.
     """
     try:
         import rouge_score.rouge_scorer  # noqa: F401
@@ -49,10 +49,10 @@ def check_installed() -> None:
 
 
 def choose_words(texts: Sequence[str]) -> str:
-    """Returns how ROUGE should split the words of some references, from their script.
+    """Chooses ROUGE's word splitting by the script of references.
 
-    ``latin`` for Latin letters, as ``rouge-score`` does, which sees no others; otherwise
-    :func:`.choose_tokenize`'s.
+    ``latin`` for Latin letters, the only ones that ``rouge-score`` supports; otherwise the result
+    of :func:`.choose_tokenize`.
 
     Example:
         >>> choose_words(["the cat"]), choose_words(["猫"]), choose_words(["Кошка"])
@@ -66,22 +66,23 @@ def rouge_scores(
     references: Sequence[Sequence[str]],
     tokenize: str | None = None,
 ) -> RougeScores:
-    """ROUGE of summaries, the mean over all of them (Lin 2004).
+    """Computes mean ROUGE of summaries (Lin 2004).
 
-    F1 of words in lower case. Those of ``latin`` are Latin letters and digits after Porter's
-    stemmer, as of the library; others are what sacreBLEU's tokenizers find. With several
-    references the best one counts, for each kind of ROUGE by itself. Lines are the sentences of
-    ROUGE-Lsum; a text of one line is split by :func:`transformer_jax.data.sentences.sentences`.
+    F1 on lower-cased words. With ``latin``, words are Latin letters and digits after Porter's
+    stemmer, as in the package; otherwise tokens of sacreBLEU's tokenizers. With several references,
+    the best one counts, separately for each kind of ROUGE. ROUGE-Lsum treats lines as sentences; a
+    text of one line is split by :func:`transformer_jax.data.sentences.sentences`.
 
     Args:
         hypotheses: The summaries.
-        references: Of each of them one or more.
-        tokenize: How words are split: ``latin`` or a name of :data:`.Tokenize`; None follows from
-            the script of the references, see :func:`choose_words`.
+        references: One or more references per summary.
+        tokenize: Word splitting: ``latin`` or a name of :data:`.Tokenize`; None is chosen by the
+            script of the references, see :func:`choose_words`.
 
     Raises:
-        ConfigError: ``rouge-score`` is not installed, or there is no such tokenizer.
-        DataError: Nothing to score, another number of references, or a summary without any.
+        ConfigError: ``rouge-score`` is not installed, or the tokenizer is unknown.
+        DataError: There is nothing to score, the numbers of summaries and references differ, or a
+            summary has no reference.
 
     Example:
         >>> import pytest; _ = pytest.importorskip("rouge_score")  # the extra
@@ -90,10 +91,10 @@ def rouge_scores(
         (85.7, 80.0, 'nrefs:2')
     """
     if not hypotheses:
-        raise DataError("there is no summary to score: the test set is empty")
+        raise DataError("there are no summaries to score: the test set is empty")
     if len(references) != len(hypotheses) or not all(references):
         raise DataError(
-            f"{plural(len(hypotheses), 'summary')} and references of "
+            f"{plural(len(hypotheses), 'summary')} but references of "
             f"{plural(sum(map(bool, references)), 'text')}: each needs one or more"
         )
     if tokenize is None:
@@ -109,7 +110,7 @@ def rouge_scores(
 
 
 def lead(parts: Sequence[str], count: int = 1) -> str:
-    r"""The first sentences of a text, a line each: a baseline that is hard to beat for news.
+    r"""Returns the leading sentences of a text, one per line: a strong baseline for news.
 
     Example:
         >>> lead(["It rains.", "Take a coat.", "Go."], 2)
@@ -121,17 +122,17 @@ def lead(parts: Sequence[str], count: int = 1) -> str:
 def oracle(
     parts: Sequence[str], references: Sequence[str], *, most: int = 3, tokenize: str = LATIN
 ) -> str:
-    """The sentences of a text that together have the highest ROUGE, chosen greedily.
+    """Returns the sentences of a text with the highest ROUGE together, chosen greedily.
 
-    One after the other, that sentence is added with which the sum of ROUGE-1 and ROUGE-2 grows
-    most, until none makes it grow (Nallapati et al. 2017). They keep their order. It is
-    what an extractive summarizer could reach that knew the references.
+    Repeatedly adds the sentence that increases the sum of ROUGE-1 and ROUGE-2 most, until none does
+    (Nallapati et al. 2017). Sentences keep their order. This approximates the best that an
+    extractive summarizer can reach.
 
     Args:
         parts: The sentences of the source.
-        references: One or more.
-        most: Most sentences.
-        tokenize: How words are split, as of :func:`rouge_scores`.
+        references: One or more references.
+        most: Maximum number of sentences.
+        tokenize: Word splitting, see :func:`rouge_scores`.
 
     Raises:
         ConfigError: ``rouge-score`` is not installed.
@@ -163,25 +164,25 @@ def _together(found: Sequence[str], chosen: Sequence[int]) -> str:
 
 
 def _lines(text: str) -> str:
-    """A text with a line for each sentence."""
+    """Returns a text with one sentence per line."""
     return text if "\n" in text.strip() else "\n".join(sentences(text)) or text
 
 
 @functools.cache
 def _scorer(types: tuple[str, ...], words: str) -> Callable[[Sequence[str], str], dict[str, float]]:
-    """A function to F1 of one summary, from 0 to 1; of several references the best one."""
+    """Returns a function to the F1 of one summary, 0 to 1, with the best of several references."""
     check_installed()
     from rouge_score.rouge_scorer import RougeScorer
     from rouge_score.tokenize import tokenize
 
     class Split:
-        """The words of another tokenizer."""
+        """Words of another tokenizer, for ``rouge-score``."""
 
         def tokenize(self, text: str) -> list[str]:
             return list(make_bleu(words).tokenizer(text.lower()).split())
 
     class Words:
-        """The library's words; stems of words are kept, which are most of its time."""
+        """The package's words, with cached stems, which take most of its time."""
 
         def __init__(self) -> None:
             from nltk.stem.porter import PorterStemmer

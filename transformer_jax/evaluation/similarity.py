@@ -15,9 +15,10 @@ class Similarity(NamedTuple):
 
     Attributes:
         cosine: The mean cosine of a sentence and its translation.
-        retrieval: The share of sentences in either language whose nearest sentence in the other,
-            by cosine, is their translation. Chance is one divided by their number.
-        sentences: Their number in each language.
+        retrieval: The fraction of sentences in both languages whose nearest sentence in the other
+            language, by cosine, is their translation. The chance level is one divided by the number
+            of sentences.
+        sentences: The number of sentences per language.
     """
 
     cosine: float
@@ -28,9 +29,9 @@ class Similarity(NamedTuple):
 def parallel_similarity(
     first: Float[np.ndarray, "B D"], second: Float[np.ndarray, "B D"]
 ) -> Similarity:
-    """Computes the similarity of parallel sentences, whose vectors are rows in the same order.
+    """Computes the similarity of parallel sentences, given vectors as rows in the same order.
 
-    Retrieval is that of Artetxe and Schwenk 2019 for bitext, by plain cosines.
+    Retrieval is as in Artetxe and Schwenk 2019 for bitext, by plain cosines.
 
     Raises:
         DataError: There are no vectors.

@@ -1,4 +1,4 @@
-"""Words of texts as scores split them, chosen from the script of the references."""
+"""Word splitting for metrics, chosen by the script of the references."""
 
 import contextlib
 import functools
@@ -23,15 +23,15 @@ __all__ = [
     "split_words",
 ]
 
-# The tokenizers of sacreBLEU. Those of SentencePiece models (flores101, flores200, spm, spBLEU-1K)
-# download their model once.
+# The tokenizers of sacreBLEU. SentencePiece models (flores101, flores200, spm, spBLEU-1K) are
+# downloaded once.
 Tokenize = Literal[
     "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab",
     "flores101", "flores200", "spm", "spBLEU-1K", "none",
 ]  # fmt: skip
 Script = Literal["latin", "han", "kana", "hangul", "unspaced", "other"]
 
-# What a tokenizer needs: modules, and the package that has them.
+# Modules that a tokenizer needs, and their package.
 _PIECES = (("sentencepiece",), "sentencepiece")
 _NEEDS = {
     "ja-mecab": (("MeCab", "ipadic"), "sacrebleu[ja]"),
@@ -41,10 +41,10 @@ _NEEDS = {
     "spm": _PIECES,
     "spBLEU-1K": _PIECES,
 }
-_SECONDS = 30  # a download that answers nothing for so long has failed
-_SAMPLE = 200_000  # characters that tell the script
-_SHARE = 0.3  # of the letters or words, since names may be Latin
-_KANA = 0.05  # of Japanese text at least, beside Chinese characters
+_SECONDS = 30  # timeout of a download without an answer
+_SAMPLE = 200_000  # characters to determine the script
+_SHARE = 0.3  # minimum fraction of letters or words, since names may be Latin
+_KANA = 0.05  # minimum fraction of kana in Japanese text
 
 _RANGES = {
     "latin": "A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff",
@@ -61,7 +61,7 @@ _APART = re.compile("[" + "".join(_RANGES[name] for name in ("han", "kana", "uns
 
 
 def main_script(texts: Sequence[str]) -> Script:
-    """Returns the script of most letters of some texts; "unspaced" is Thai, Khmer and the like.
+    """Returns the main script of texts; "unspaced" is Thai, Khmer and similar ones.
 
     Example:
         >>> main_script(["The cat."]), main_script(["猫在 GPU 上。"]), main_script(["ねこがいる"])
@@ -76,7 +76,7 @@ def main_script(texts: Sequence[str]) -> Script:
     letters = max(1, len(_LETTERS.findall(text)))
     found = {name: len(script.findall(text)) for name, script in _SCRIPTS.items()}
     east = found["han"] + found["kana"]
-    # Each of these characters counts for a word, and so does each name or word of another script.
+    # Each of these characters counts as a word, as does each word of another script.
     if east and east >= _SHARE * (east + len(_WORDS.findall(text))):
         return "kana" if found["kana"] >= _KANA * east else "han"
     if found["hangul"] >= _SHARE * letters:
@@ -87,11 +87,11 @@ def main_script(texts: Sequence[str]) -> Script:
 
 
 def choose_tokenize(texts: Sequence[str]) -> Tokenize:
-    """Returns how BLEU should split the words of some references, from their script.
+    """Chooses BLEU's word splitting by the script of references.
 
-    ``zh`` for Chinese; ``ja-mecab`` for Japanese and ``ko-mecab`` for Korean where their packages
-    are installed, otherwise ``char`` and, as Korean has blanks, ``13a``; ``char`` for Thai, Lao,
-    Tibetan, Burmese and Khmer; ``13a`` for all others.
+    ``zh`` for Chinese; ``ja-mecab`` for Japanese and ``ko-mecab`` for Korean if their packages are
+    installed, or else ``char`` and, since Korean has blanks, ``13a``; ``char`` for Thai, Lao,
+    Tibetan, Burmese and Khmer; ``13a`` for all other scripts.
 
     Example:
         >>> choose_tokenize(["The cat sat."]), choose_tokenize(["我们去公园。"])
@@ -111,14 +111,14 @@ def _is_installed(tokenize: str) -> bool:
 
 
 def check_tokenize(tokenize: str, setting: str = "tokenize") -> None:
-    """Refuses a tokenizer that cannot be used, before any work.
+    """Refuses an unusable tokenizer, before any work.
 
     Args:
-        tokenize: Its name. The model of ``flores200`` and the like is downloaded, if it was not.
-        setting: The setting that holds the name, for messages.
+        tokenize: Its name. The model of ``flores200`` and similar ones is downloaded if necessary.
+        setting: The setting with the name, for messages.
 
     Raises:
-        ConfigError: Its package is missing, or its model cannot be downloaded.
+        ConfigError: The package is missing, or the model cannot be downloaded.
     """
     if not _is_installed(tokenize):
         _, package = _NEEDS[tokenize]
@@ -134,7 +134,7 @@ def check_tokenize(tokenize: str, setting: str = "tokenize") -> None:
     except (Exception, SystemExit) as error:
         reason = " ".join(str(error).split())[:120]
         raise ConfigError(
-            f"{setting} is {tokenize}, whose model sacreBLEU downloads once, and could not "
+            f"{setting} is {tokenize}, whose model sacreBLEU failed to download "
             f"({reason}): connect to the network, or choose char"
         ) from None
 
@@ -153,9 +153,9 @@ def make_bleu(tokenize: str, *, lowercase: bool = False, effective_order: bool =
     """Returns sacreBLEU's BLEU with a tokenizer.
 
     Raises:
-        ConfigError: There is no such tokenizer.
+        ConfigError: The tokenizer is unknown.
     """
-    from sacrebleu.metrics import BLEU  # takes a tenth of a second
+    from sacrebleu.metrics import BLEU  # slow: a tenth of a second
 
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
@@ -167,8 +167,8 @@ def make_bleu(tokenize: str, *, lowercase: bool = False, effective_order: bool =
 def split_words(tokenize: str) -> Callable[[str], list[str]]:
     """Returns a function from a text to its words.
 
-    ``13a``, ``intl`` and ``none`` split at blanks alone, as word counts do that are compared with
-    published ones; the others split as sacreBLEU does.
+    ``13a``, ``intl`` and ``none`` split only at blanks, as published word counts do; the others
+    split like sacreBLEU.
 
     Example:
         >>> split_words("13a")("the cat, again"), split_words("zh")("我们去NY")
@@ -181,7 +181,7 @@ def split_words(tokenize: str) -> Callable[[str], list[str]]:
 
 
 def split_characters(text: str) -> list[str]:
-    """Returns the words between blanks, and each character by itself of scripts without blanks.
+    """Returns words between blanks, and separate characters in scripts without blanks.
 
     Example:
         >>> split_characters("the 2 猫咪")

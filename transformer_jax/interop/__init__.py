@@ -1,1 +1,1 @@
-"""Hugging Face checkpoints, read and written: tensors, tokenizers, model families."""
+"""Reads and writes Hugging Face checkpoints: tensors, tokenizers, model families."""

@@ -1,4 +1,4 @@
-"""JSON from strangers, read member by member: no value is built that was not asked for."""
+"""Reads untrusted JSON member by member, without building values that are not requested."""
 
 import json
 import re
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 __all__ = ["Cursor"]
 
-_LONGEST = 10_000_000  # bytes of a string
+_LONGEST = 10_000_000  # maximum bytes of a string
 _BLANK = rb"[ \t\r\n]*+"
-# Possessive, so that no text makes the pattern try twice.
+# Possessive quantifiers prevent backtracking.
 _TEXT = re.compile(_BLANK + rb'("[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+")')
 _SCALAR = re.compile(_BLANK + rb"(-?[0-9][-+.0-9eE]{0,40}|true|false|null)")
 _LIST = re.compile(_BLANK + rb"(\[[^\[\]{}]{0,2000}+\])")
@@ -20,10 +20,10 @@ _END = re.compile(_BLANK + rb"()\Z")
 
 
 class Cursor:
-    """A cursor in JSON text whose shape the reader knows beforehand.
+    """A cursor in JSON text of known structure.
 
-    The reader asks for what must come next, so the depth is that of the questions, and what was
-    not asked for ends the reading with a ValueError of a few words. Memory is that of the answers.
+    The caller requests what must come next; anything else raises a short ValueError. So depth and
+    memory are bounded by the requests.
 
     Example:
         >>> cursor = Cursor(b'{"a": "x", "b": [1, 2]}', 10)
@@ -32,13 +32,13 @@ class Cursor:
     """
 
     def __init__(self, data: bytes, most: int):
-        """A cursor at the beginning of ``data``, which may hold ``most`` members in all."""
+        """Creates a cursor at the start of ``data``, with at most ``most`` members in total."""
         self._data = data
         self._at = 0
         self._left = most
 
     def members(self) -> Iterator[str]:
-        """The names in an object, each once; its value is to be taken before the next is asked."""
+        """Yields the names in an object, each once; the caller must read each value in between."""
         self._take(_OPEN, "an object {...}")
         if self._maybe(_CLOSE) is not None:
             return
@@ -46,7 +46,7 @@ class Cursor:
         while True:
             name = self.text()
             if name in seen:
-                raise ValueError(f"the key {name[:80]!r} comes twice")
+                raise ValueError(f"duplicate key {name[:80]!r}")
             seen.add(name)
             self._left -= 1
             if self._left < 0:
@@ -57,27 +57,27 @@ class Cursor:
                 return
 
     def text(self) -> str:
-        """A string, which is valid Unicode."""
+        """Reads a string of valid Unicode."""
         raw = self._take(_TEXT, "a string")
         if len(raw) > _LONGEST:
-            raise ValueError(f"it has a string of {len(raw)} bytes, {_LONGEST} is the most")
+            raise ValueError(f"it has a string of {len(raw)} bytes, more than {_LONGEST}")
         if b"\\" not in raw:
             return raw[1:-1].decode("utf-8")
         text = json.loads(raw.decode("utf-8"))
-        text.encode("utf-8")  # "\\ud800" is half a character
+        text.encode("utf-8")  # "\\ud800" is a lone surrogate
         return text
 
     def values(self) -> list[object]:
-        """A short list of anything but lists and objects."""
+        """Reads a short list of anything but lists and objects."""
         return json.loads(self._take(_LIST, "a short list of numbers").decode("utf-8"))
 
     def scalar(self) -> object:
-        """A string, a number, true, false or null."""
+        """Reads a string, a number, true, false or null."""
         found = self._maybe(_SCALAR)
         return self.text() if found is None else json.loads(found)
 
     def end(self) -> None:
-        """Nothing follows but blanks."""
+        """Checks that only blanks follow."""
         self._take(_END, "nothing more")
 
     def _maybe(self, pattern: re.Pattern[bytes]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Exports of models kept on disk: each is written once, and is whole or not there."""
+"""A cache of exported models on disk, each written once, atomically."""
 
 import contextlib
 import json
@@ -19,13 +19,13 @@ from transformer_jax.core.output_files import (
 __all__ = ["cached_export", "user_cache"]
 
 _FILES = "export.json"  # names and sizes of the other files
-_KEPT = 3  # exports of a folder, the most recently used
+_KEPT = 3  # exports to keep per folder, the most recently used
 
 
 def user_cache() -> Path:
-    """The user's folder of exports: ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``.
+    """Returns the user's cache: ``TRANSFORMER_JAX_CACHE``, or else ``~/.cache/transformer_jax``.
 
-    If that variable is ``off``, it is as if it were not set.
+    If the variable is ``off``, it is ignored.
     """
     chosen = os.environ.get("TRANSFORMER_JAX_CACHE", "")
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -39,24 +39,24 @@ def cached_export(
     write: Callable[[Path], str],
     wrote: Callable[[Path, str], None] = lambda path, said: None,
 ) -> Path:
-    """The folder of an export, from before or written now.
+    """Returns the folder of an export, cached or newly written.
 
-    It is written as a draft that is renamed, so that several processes may ask for the same one,
-    and one that is interrupted leaves nothing that another would read. Of each folder the three
-    exports that were used last are kept.
+    It is written as a draft that is renamed, so that several processes may request the same export,
+    and an interrupted one leaves nothing to read. Each folder keeps the three most recently used
+    exports.
 
     Args:
-        folders: Where it may be; it is written to the first of them that can be written.
-        key: Its name there, which says what is exported.
-        write: Writes it into a new folder; returns a line about it.
-        wrote: Called after it was written, with the folder and that line.
+        folders: Possible cache folders; the export is written to the first writable one.
+        key: The name of the export, which identifies its content.
+        write: Function that writes the export into a new folder, and returns a summary line.
+        wrote: Called after writing, with the folder and the summary line.
 
     Raises:
         CheckpointError: No folder can be written.
     """
     for folder in folders:
         if _is_whole(folder / key):
-            with contextlib.suppress(OSError):  # that of a folder that is read only stays
+            with contextlib.suppress(OSError):  # fails for a read-only folder
                 os.utime(folder / key)
             return folder / key
     problems = []
@@ -79,7 +79,7 @@ def cached_export(
 
 
 def _is_whole(path: Path) -> bool:
-    """Returns whether an export is there with all its files."""
+    """Returns whether an export is complete."""
     try:
         sizes = json.loads((path / _FILES).read_text())
         return bool(sizes) and all(
@@ -90,7 +90,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _seal(draft: Path) -> None:
-    """Writes the sizes of the files, after the files themselves are on disk."""
+    """Writes the sizes of the files after the files themselves are on disk."""
     files = sorted(path for path in draft.iterdir() if path.is_file())
     for path in files:
         with path.open("rb") as file:
@@ -104,8 +104,8 @@ def _seal(draft: Path) -> None:
 
 
 def _publish(draft: Path, place: Path) -> None:
-    """Renames a draft to its place, unless another process was first."""
-    if place.exists() and not _is_whole(place):  # damaged since
+    """Renames a draft to its final path, unless another process was faster."""
+    if place.exists() and not _is_whole(place):  # damaged in the meantime
         aside = draft_path(place)
         with contextlib.suppress(FileNotFoundError):
             place.rename(aside)
@@ -119,11 +119,11 @@ def _publish(draft: Path, place: Path) -> None:
 
 
 def _prune(folder: Path, key: str) -> None:
-    """Removes what is no longer used: older exports, and drafts of processes that have ended."""
+    """Removes older exports, and drafts of dead processes."""
     remove_dead_drafts(folder)
     exports = []
     for path in folder.iterdir():
-        with contextlib.suppress(OSError):  # another process removes it
+        with contextlib.suppress(OSError):  # another process may have removed it
             if not is_draft(path.name) and (path / _FILES).is_file() and path.name != key:
                 exports.append((path.stat().st_mtime, path))
     for _, path in sorted(exports, reverse=True)[_KEPT - 1 :]:

@@ -1,4 +1,4 @@
-"""Reads the keys of a published ``config.json``, and names those that cause an error."""
+"""Reads the keys of a published ``config.json``, and names the keys that cause an error."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside
 
 __all__ = ["ConfigReader", "diagnose_config", "is_hf_checkpoint", "read_config"]
 
-_LARGEST = 2**40  # of any size that is believed; tensors are compared with it afterwards
+_LARGEST = 2**40  # of any plausible size; tensors are compared with it later
 _MOST_BYTES = 16 << 20
 
 
@@ -20,11 +20,11 @@ class ConfigReader:
 
     Args:
         values: The content of the file.
-        where: Name of the file in errors.
+        where: Name of the file, for errors.
 
     Attributes:
-        asked: The numbers, flags and objects that were read, the usual values of missing ones too.
-        groups: The nested objects that were read, empty where they are missing.
+        asked: The numbers, flags and objects that were read, including defaults of missing ones.
+        groups: The nested objects that were read; missing ones are empty.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json"):
@@ -33,10 +33,11 @@ class ConfigReader:
         self.groups: dict[str, ConfigReader] = {}
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """The whole number under the first of ``names`` that is there and not null.
+        """Returns the integer under the first of ``names`` that exists and is not null.
 
         Raises:
-            CheckpointError: It is missing without a default, no whole number, or out of range.
+            CheckpointError: The value is missing without a default, not an integer, or out of
+                range.
         """
         name, value = self._find(names)
         if value is None and default is not None:
@@ -50,18 +51,18 @@ class ConfigReader:
     def number(
         self, *names: str, default: float | None = None, above: float | int | None = None
     ) -> float:
-        """The number under the first of ``names`` that is there and not null.
+        """Returns the number under the first of ``names`` that exists and is not null.
 
         Raises:
-            CheckpointError: It is missing without a default, no finite number, or not ``above``
-                what it must be.
+            CheckpointError: The value is missing without a default, not a finite number, or not
+                greater than ``above``.
         """
         name, value = self._find(names)
         if value is None and default is not None:
             self.asked[name] = default
             return default
         known = isinstance(value, int | float) and not isinstance(value, bool)
-        # A number that is none is not below the largest either.
+        # NaN is not below the largest either.
         if not known or not abs(value) <= _LARGEST or (above is not None and value <= above):
             least = "" if above is None else f" above {above}"
             raise self.refused(name, value, f"a number{least} is needed, at most {_LARGEST}")
@@ -72,7 +73,7 @@ class ConfigReader:
         """Returns whether ``name`` is set.
 
         Raises:
-            CheckpointError: It is neither true nor false.
+            CheckpointError: The value is neither true nor false.
         """
         value = self.values.get(name)
         value = default if value is None else value
@@ -82,7 +83,7 @@ class ConfigReader:
         return value
 
     def is_null(self, name: str) -> bool:
-        """Returns whether ``name`` has the value null; a missing key has not.
+        """Returns whether ``name`` has the value null; False for a missing key.
 
         Example:
             >>> fields = ConfigReader({"sliding_window": None})
@@ -92,10 +93,10 @@ class ConfigReader:
         return name in self.values and self.values[name] is None
 
     def choice(self, names: tuple[str, ...], allowed: Mapping[str, Any], default: str) -> Any:
-        """The value of ``allowed`` for the string under the first of ``names``.
+        """Returns the value in ``allowed`` for the string under the first of ``names``.
 
         Raises:
-            CheckpointError: It is none of ``allowed``.
+            CheckpointError: The string is not in ``allowed``.
         """
         name, value = self._find(names)
         value = default if value is None else value
@@ -104,10 +105,10 @@ class ConfigReader:
         return allowed[value]
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """The numbers in a list.
+        """Returns the numbers in a list.
 
         Raises:
-            CheckpointError: It is missing, no list, or holds something else than finite numbers.
+            CheckpointError: The value is missing, or is not a list of finite numbers.
         """
         value = self.values.get(name)
         if not isinstance(value, list) or not value:
@@ -118,7 +119,7 @@ class ConfigReader:
         return tuple(each.number(str(i)) for i in range(len(value)))
 
     def filled(self, /, **usual: Any) -> "ConfigReader":
-        """The same, with the values of ``usual`` under keys that are missing; null is a value.
+        """Returns the keys with defaults ``usual`` for missing ones; null counts as a value.
 
         Example:
             >>> ConfigReader({"head_dim": None}).filled(head_dim=128, vocab_size=9).values
@@ -127,16 +128,16 @@ class ConfigReader:
         return self.replaced(**usual | self.values)
 
     def replaced(self, /, **values: Any) -> "ConfigReader":
-        """The same with other values under some keys; what is read of it counts as read of this."""
+        """Returns the keys with some values replaced; reading them counts as reading these."""
         found = ConfigReader(self.values | values, self.where)
         found.asked, found.groups = self.asked, self.groups
         return found
 
     def group(self, name: str) -> "ConfigReader":
-        """The keys of a nested object; empty if it is missing.
+        """Returns the keys of a nested object; empty if missing.
 
         Raises:
-            CheckpointError: It is no object.
+            CheckpointError: The value is not an object.
         """
         value = self.values.get(name)
         if value is not None and not isinstance(value, dict):
@@ -149,19 +150,19 @@ class ConfigReader:
         return found
 
     def only(self, **usual: Any) -> None:
-        """Refuses keys with other values than these; what a model without them has comes first.
+        """Refuses keys with values other than these; the first value is the default.
 
         Raises:
-            CheckpointError: One of them has another value: a model that cannot be expressed.
+            CheckpointError: A key has another value, for a model that is not supported.
         """
         for name, value in usual.items():
             told = self.values.get(name)
             if told is not None and told != value:
-                wanted = "nothing there" if value is None else json.dumps(value)
+                wanted = "nothing" if value is None else json.dumps(value)
                 raise self.refused(name, told, f"only {wanted} can be loaded")
 
     def refused(self, name: str, value: Any, reason: str) -> CheckpointError:
-        """The error about one key."""
+        """Returns the error about one key."""
         said = "missing" if value is None else json.dumps(value, default=str)[:80]
         return CheckpointError(f"{self.where}: {name} is {said}: {reason}")
 
@@ -173,11 +174,11 @@ class ConfigReader:
 
 
 def read_config(path: Path) -> ConfigReader:
-    """The keys of the JSON file at ``path``.
+    """Reads the keys of the JSON file at ``path``.
 
     Raises:
-        CheckpointError: It is missing, too large, no ordinary file or a link that leaves its
-            folder, no JSON object, or has a key twice.
+        CheckpointError: The file is missing, too large, not a regular file, a link out of its
+            folder, not a JSON object, or has a duplicate key.
     """
     real = inside(path.parent, path.name)
     try:
@@ -187,7 +188,7 @@ def read_config(path: Path) -> ConfigReader:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except _TwiceError as error:
-        raise CheckpointError(f"{path}: has the key {error} twice") from None
+        raise CheckpointError(f"{path}: has a duplicate key, {error}") from None
     except (ValueError, RecursionError):
         raise CheckpointError(f"{path}: damaged (not JSON)") from None
     if not isinstance(values, dict):
@@ -208,10 +209,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
-    """Names the keys on which an outcome depends, with their values, to follow an error.
+    """Names the keys that an outcome depends on, with their values, to append to an error.
 
-    Each number and flag that was read, in nested objects too, is changed, and named if the outcome
-    then is another.
+    Each number and flag that was read, including in nested objects, is changed, and named if the
+    outcome then differs.
 
     Args:
         fields: A configuration that was read.
@@ -243,7 +244,7 @@ def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]
 
 
 def _read(fields: ConfigReader) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The paths of what was read, and its values; objects of which keys were read by these."""
+    """Yields the paths and values that were read; for objects, of their keys."""
     for name, value in fields.asked.items():
         if name not in fields.groups or not fields.groups[name].asked:
             yield (name,), value
@@ -253,14 +254,14 @@ def _read(fields: ConfigReader) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _changed(values: Mapping[str, Any], path: tuple[str, ...], other: Any) -> dict[str, Any]:
-    """The same with another value at a path."""
+    """Returns the keys with another value at a path."""
     first, *rest = path
     inner = _changed(values.get(first) or {}, tuple(rest), other) if rest else other
     return {**values, first: inner}
 
 
 def _others(value: Any) -> Iterator[Any]:
-    """Values near a value; some may be invalid."""
+    """Returns values near a value; some may be invalid."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
@@ -276,13 +277,13 @@ def _others(value: Any) -> Iterator[Any]:
 def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Returns whether a folder is a Hugging Face checkpoint rather than a run.
 
-    It has weights, or a configuration that names its family.
+    It has weights, or a configuration with the name of its family.
 
     Raises:
-        CheckpointError: Its configuration cannot be read.
+        CheckpointError: The configuration cannot be read.
     """
     folder = Path(path)
-    if not os.path.isfile(folder / "config.json"):  # also where no path can be so long
+    if not os.path.isfile(folder / "config.json"):  # also for paths that are too long
         return False
     weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
     try:
@@ -291,5 +292,5 @@ def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
         if weights:
             raise
         return False  # errors in the configuration of a run are reported when it is read
-    # A run that was made of one remembers its configuration within its own.
+    # A run that was converted from a checkpoint stores the original configuration within its own.
     return not isinstance(values.get("model"), dict) and (weights or "model_type" in values)

@@ -1,7 +1,7 @@
-"""Translators and language models as folders that CTranslate2 runs, written from their parameters.
+"""Writes translators and language models as folders for CTranslate2.
 
-https://opennmt.net/CTranslate2. What is written is told by the configuration alone, so that any
-architecture of ours which its layers can compute goes there, whatever family it was published in.
+https://opennmt.net/CTranslate2. The export depends only on the configuration, so any architecture
+that its layers support can be exported, regardless of its original family.
 """
 
 import contextlib
@@ -24,16 +24,17 @@ __all__ = [
     "write_ctranslate2",
 ]
 
-_MOST_BYTES = 2**32 - 1  # of one tensor: its size is stored in 32 bits
+_MOST_BYTES = 2**32 - 1  # of one tensor, whose size is stored in 32 bits
 _WAITING = "OMP_WAIT_POLICY"
 _VOCABULARIES = ("vocabulary", "shared_vocabulary", "source_vocabulary", "target_vocabulary")
 
 
 def check_ctranslate2(model: Model) -> None:
-    """Refuses what :func:`write_ctranslate2` would, before parameters are loaded.
+    """Refuses models that :func:`write_ctranslate2` would refuse, before parameters are loaded.
 
     Raises:
-        ConfigError: The package is missing, or cannot express the model; it says in what.
+        ConfigError: The package is missing, or does not support the model; the message has the
+            reason.
     """
     reason = refusal(model)
     if reason is not None:
@@ -44,24 +45,25 @@ def check_ctranslate2(model: Model) -> None:
 def write_ctranslate2(
     output: Path, model: Model, params: Any, tokenizer: Tokenizer, *, start: TextStart | None = None
 ) -> str:
-    """Writes a model as a folder for CTranslate2 with its tokenizer; a line about it.
+    """Writes a model with its tokenizer as a folder for CTranslate2; returns a summary line.
 
-    Texts that the folder is given are framed by who gives them: the line says how. Of a translator,
-    tokens that no translation holds (:func:`never_written`) get a score that is never chosen, as
-    in ours; published ones have a rule for that (Marian's ``bad_words_ids``), CTranslate2 has none.
-    Its beams find what ours find, as long as no text may be empty: ``min_decoding_length`` is 1
-    there by default.
+    The caller must add special tokens to texts, as described in the summary line. In a translator,
+    tokens that never occur in translations (:func:`never_written`) get a score that is never
+    chosen, as in JAX; published models use settings for that (Marian's ``bad_words_ids``), which
+    CTranslate2 lacks. Beam search finds the same texts as in JAX unless a text may be empty:
+    ``min_decoding_length`` is 1 by default.
 
     Args:
         output: The folder.
-        model: What is written.
-        params: Its parameters.
-        tokenizer: Its tokenizer, whose tokens become the vocabulary.
+        model: The model.
+        params: The parameters of the model.
+        tokenizer: The tokenizer, whose tokens become the vocabulary.
         start: The tokens before a text of a language model; None is its BOS.
 
     Raises:
-        ConfigError: The package is missing, or cannot express the model; it says in what.
-        CheckpointError: Nothing can be written there.
+        ConfigError: The package is missing, or does not support the model; the message has the
+            reason.
+        CheckpointError: The folder cannot be written.
     """
     check_ctranslate2(model)
     start = TextStart.of(tokenizer.bos) if start is None else start
@@ -88,12 +90,12 @@ def write_ctranslate2(
     said = f"ctranslate2: {spec.name}, float32; {_framing(tokenizer, both, start)}"
     window = config.scores.sliding_window
     near = window is not None and window < config.positions.max_length
-    # Longer ones are read at once there, through no window.
+    # CTranslate2 reads longer prompts at once, without a window.
     return f"{said}; exact for prompts of at most {window} tokens" if near else said
 
 
 def refusal(model: Model) -> str | None:
-    """Returns why CTranslate2 cannot express a model; None if it can.
+    """Returns the reason why CTranslate2 does not support a model; None if it does.
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
@@ -104,33 +106,33 @@ def refusal(model: Model) -> str | None:
     config, both = model.config, model.kind == "encoder-decoder"
     if model.kind not in ("decoder", "encoder-decoder"):
         name = "a classifier" if model.kind == "decoder-task" else "an encoder"
-        return f"it is {name}, whose head has no place there: --format hf and stablehlo have one"
+        return f"it is {name}, whose head is not supported: use --format hf or stablehlo"
     places, scores = config.positions, config.scores
     reasons = {
-        f"mixer.kind {config.mixer.kind}: blocks have attention there": (
+        f"mixer.kind {config.mixer.kind}: only attention is supported": (
             config.mixer.kind != "attention"
         ),
-        "scores.attn_logit_softcapping: attention scores are not capped there": (
+        "scores.attn_logit_softcapping is not supported": (
             scores.attn_logit_softcapping is not None
         ),
-        "scores.sliding_window: encoders have none there": (
+        "scores.sliding_window is not supported in encoders": (
             both and scores.sliding_window is not None
         ),
-        "attention.qk_norm: not beside an encoder": both and config.attention.qk_norm,
-        "positions.kind concatenated: they are added there": places.kind == "concatenated",
-        "positions.kind relative: not without an encoder": not both and places.kind == "relative",
-        "norm.placement sandwich: not beside an encoder": (
+        "attention.qk_norm is not supported with an encoder": both and config.attention.qk_norm,
+        "positions.kind concatenated is not supported": places.kind == "concatenated",
+        "positions.kind relative needs an encoder": not both and places.kind == "relative",
+        "norm.placement sandwich is not supported with an encoder": (
             both and config.norm.placement == "sandwich"
         ),
-        "embedding.type_vocab_size: decoders have none there": config.embedding.type_vocab_size > 0,
-        "attention.value_dim: there it is attention.head_dim": (
+        "embedding.type_vocab_size needs an encoder": config.embedding.type_vocab_size > 0,
+        "attention.value_dim must be attention.head_dim": (
             config.attention.value_dim not in (None, config.head_dim)
         ),
-        "positions.kind alibi: encoders have none there": both and places.kind == "alibi",
-        f"positions.{places.rope_method}: encoders have none there": (
+        "positions.kind alibi is not supported in encoders": both and places.kind == "alibi",
+        f"positions.{places.rope_method} is not supported in encoders": (
             both and places.kind == "rope" and places.rope_method is not None
         ),
-        "positions.rope_attention_factor: not there where a part of a head turns": (
+        "positions.rope_attention_factor is not supported with partial rotary dimensions": (
             places.rope_attention_factor != 1.0 and places.rope_dim not in (None, config.head_dim)
         ),
     }
@@ -138,11 +140,11 @@ def refusal(model: Model) -> str | None:
 
 
 def never_written(tokenizer: Tokenizer, size: int) -> tuple[int, ...]:
-    """Tokens that no translation holds: padding, BOS, and what has no text.
+    """Returns the tokens that never occur in translations: padding, BOS, and ids without text.
 
     Args:
-        tokenizer: Tells them.
-        size: How many tokens the model writes.
+        tokenizer: The tokenizer.
+        size: The size of the model's output vocabulary.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -154,7 +156,7 @@ def never_written(tokenizer: Tokenizer, size: int) -> tuple[int, ...]:
 
 
 def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
-    """The first ``size`` tokens by their names; ids without a token get names that nothing has.
+    """Returns the names of the first ``size`` tokens; ids without a token get unused names.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -180,7 +182,7 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> list[str]:
 
 
 def _framing(tokenizer: Tokenizer, both: bool, start: TextStart) -> str:
-    """Describes the tokens that have to stand around a given text."""
+    """Describes the tokens that the caller must add around a text."""
     name = tokenizer.name
     several = tokenizer.end_tokens[1:]
     ends = f"; texts end with any of {[*map(name, tokenizer.end_tokens)]}, to be given as end_token"
@@ -216,17 +218,17 @@ def _save(spec: Any, output: Path) -> None:
 
 
 def import_ctranslate2() -> Any:
-    """The package, whose threads sleep while they wait for one another.
+    """Imports the package, with threads that sleep while they wait.
 
-    Otherwise they spin, and on processors that others use too it takes many times as long.
-    ``OMP_WAIT_POLICY`` and ``GOMP_SPINCOUNT`` of the environment are kept.
+    Otherwise they spin, which is many times slower on shared processors. ``OMP_WAIT_POLICY`` and
+    ``GOMP_SPINCOUNT`` in the environment take precedence.
 
     Raises:
-        ConfigError: It is not installed; it says how to get it.
+        ConfigError: The package is not installed; the message tells how to install it.
     """
     spins = _WAITING in os.environ or "GOMP_SPINCOUNT" in os.environ
     if not spins:
-        os.environ[_WAITING] = "PASSIVE"  # read as the library is loaded
+        os.environ[_WAITING] = "PASSIVE"  # read when the library is loaded
     try:
         import ctranslate2
         import ctranslate2.specs

@@ -1,4 +1,4 @@
-"""Models in CTranslate2: batches of token ids in, tokens and their log-probabilities out."""
+"""Models on CTranslate2: from batches of token ids to tokens and log-probabilities."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,15 +13,15 @@ from transformer_jax.interop.family import Model
 
 __all__ = ["CTranslate2Engine", "check_compute", "check_settings"]
 
-Begins = Sequence[Sequence[int]]  # for each row, or none at all
-# Told the row, the token and its log-probability of each new token; whether the row ends with it.
+Begins = Sequence[Sequence[int]]  # one per row, or empty
+# (row, token, log-probability of a new token) -> whether the row ends with it.
 Receive = Callable[[int, int, float], bool]
 
-_COOLEST = 1e-6  # below, temperatures overflow float32
+_COOLEST = 1e-6  # lower temperatures overflow float32
 _SEEDS = 2**32 - 1
 
 
-# Settings of a GenerationConfig that CTranslate2 has, or that ours do around it.
+# Settings of a GenerationConfig that CTranslate2 supports, or that are implemented around it.
 _COMMON = {
     *("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "do_sample", "seed"),
     *("temperature", "top_k", "top_p", "normalization", "early_stopping", "at_limit"),
@@ -34,10 +34,10 @@ SETTINGS = {
 
 
 def check_settings(config: GenerationConfig, kind: Literal["translator", "language model"]) -> None:
-    """Refuses settings that CTranslate2 does not have.
+    """Refuses settings that CTranslate2 does not support.
 
     Raises:
-        ConfigError: It names the setting.
+        ConfigError: The message names the setting.
 
     Example:
         >>> check_settings(GenerationConfig(min_p=0.1), "translator")
@@ -50,18 +50,18 @@ def check_settings(config: GenerationConfig, kind: Literal["translator", "langua
 
 
 def depends_on_text(config: GenerationConfig) -> bool:
-    """Returns whether tokens of the prompt and the text make others less probable."""
+    """Returns whether settings penalize tokens by the prompt or the text."""
     return config.repetition_penalty != 1 or config.no_repeat_ngram_size > 0
 
 
 class CTranslate2Engine:
-    """A translator or language model that CTranslate2 computes.
+    """A translator or language model on CTranslate2.
 
-    Its log-probabilities are those among the tokens that may be generated.
+    Log-probabilities are normalized over the tokens that may be generated.
 
     Attributes:
-        encodes: Whether it is a translator.
-        window: The longest prompt that it reads at once; None is any length.
+        encodes: Whether the model is a translator.
+        window: The maximum length of a prompt that is read at once; None is unlimited.
     """
 
     def __init__(self, folder: Path, model: Model, tokenizer: Tokenizer, compute: str = "float32"):
@@ -69,12 +69,12 @@ class CTranslate2Engine:
 
         Args:
             folder: The exported model.
-            model: What it is.
-            tokenizer: Its tokenizer.
+            model: The description of the model.
+            tokenizer: The tokenizer.
             compute: Data type of weights and products: float32, int8, int16 ...
 
         Raises:
-            ConfigError: The package is missing, or the processor lacks the data type.
+            ConfigError: The package is missing, or the processor does not support the data type.
             CheckpointError: The folder is damaged.
         """
         check_compute(compute)
@@ -99,11 +99,11 @@ class CTranslate2Engine:
             raise CheckpointError(f"{self._folder}: CTranslate2 cannot load it: {why}") from None
 
     def reseed(self, seed: int) -> None:
-        """Makes the next samples follow from ``seed`` alone.
+        """Makes the next samples depend only on ``seed``.
 
-        Each worker is seeded once, when it starts, so that the model is loaded into a new one.
+        A worker is seeded only when it starts, so the model is loaded into a new one.
         """
-        self._model = None  # so that there are never two in memory
+        self._model = None  # so that two are never in memory
         import_ctranslate2().set_random_seed(seed % _SEEDS)
         self._model = self._load()
 
@@ -115,14 +115,14 @@ class CTranslate2Engine:
         receive: Receive,
         begins: Begins = (),
     ) -> None:
-        """Generates each row token by token, until EOS, the limit, or ``receive`` ends it.
+        """Generates each row token by token, until EOS, the limit, or ``receive`` returns True.
 
         Args:
             rows: Sources of a translator, prompts of a language model.
-            longest: Most new tokens of any row.
-            config: The settings of greedy search, or with ``do_sample`` of sampling.
-            receive: Called with each new token, EOS included.
-            begins: The first tokens of each translation, as many of one as of another.
+            longest: Maximum number of new tokens per row.
+            config: Settings of greedy search, or of sampling with ``do_sample``.
+            receive: Called with each new token, including EOS.
+            begins: The first tokens of each translation, equally many.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
@@ -134,13 +134,13 @@ class CTranslate2Engine:
 
         def callback(step: Any) -> bool:
             row = int(step.batch_id)
-            if prompt[row]:  # a token of the prompt or prefix is read
+            if prompt[row]:  # a token of the prompt or prefix
                 prompt[row] -= 1
                 return False
             try:
                 refuse_nonfinite(step.log_prob)
                 return receive(row, int(step.token_id), float(step.log_prob))
-            except BaseException as error:  # raised below: here it would cross threads of C++
+            except BaseException as error:  # raised below, since it cannot cross C++ threads
                 failed.append(error)
                 return True
 
@@ -169,18 +169,19 @@ class CTranslate2Engine:
         exhaustive: bool = False,
         begins: Begins = (),
     ) -> list[list[tuple[list[int], float]]]:
-        """The hypotheses of each row as tokens, EOS included, and log-probability.
+        """Returns the hypotheses of each row: tokens, including EOS, and log-probability.
 
-        Those that ended come first, best first; then those that the limit cut, without EOS.
+        Complete ones are first, best first, followed by those truncated by the limit, without EOS.
 
         Args:
-            rows: Sources of a translator; prompts of a language model, of one length.
-            longest: Most new tokens of each row.
+            rows: Sources of a translator, or prompts of a language model of equal length.
+            longest: Maximum number of new tokens per row.
             config: The beam search.
-            exhaustive: Whether search goes on to the length limit and all that ended is returned.
-                Otherwise it is over when ``num_beams`` hypotheses have ended; without length
-                penalty, when ``num_return_sequences`` have ended, the best of all among them.
-            begins: The first tokens of each translation, as many of one as of another.
+            exhaustive: Whether to search up to the length limit and to return all complete
+                hypotheses. Otherwise the search ends with ``num_beams`` complete hypotheses, or
+                without length penalty with ``num_return_sequences`` complete ones, which include
+                the best.
+            begins: The first tokens of each translation, equally many.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
@@ -189,9 +190,9 @@ class CTranslate2Engine:
         patience = float(longest) if exhaustive else 1.0
         alpha = 0.0 if config.normalization == "none" else config.length_penalty
         if exhaustive and not alpha:
-            alpha = 1e-9  # with 0, search is over when the best has ended
+            alpha = 1e-9  # with 0, search ends when the best is complete
         most = config.num_return_sequences if not alpha else round(config.num_beams * patience)
-        # CTranslate2 counts the first tokens of a translation and gives them back.
+        # CTranslate2 counts the first tokens of a translation and returns them.
         given = len(begins[0]) if begins else 0
         how = self._common(config, given) | {
             "beam_size": config.num_beams,
@@ -200,7 +201,7 @@ class CTranslate2Engine:
             "length_penalty": alpha,
         }
         start = len(rows[0]) if whole else given
-        counted = start - whole  # tokens of the prompt that CTranslate2 divides by
+        counted = start - whole  # tokens of the prompt that CTranslate2 counts in the length
         found = []
         for texts, scores in self._run(rows, longest, whole, how, begins):
             refuse_nonfinite(scores)
@@ -214,7 +215,7 @@ class CTranslate2Engine:
         return found
 
     def log_probs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probability of each token but the first of texts of a language model.
+        """Returns the log-probability of each token of texts except the first, by a language model.
 
         Raises:
             NumericsError: The model computed NaN or infinity.
@@ -245,7 +246,7 @@ class CTranslate2Engine:
         how: dict[str, Any],
         begins: Begins,
     ) -> list[tuple[list[list[int]], list[float]]]:
-        """The texts of each row as ids, and their scores."""
+        """Returns the texts of each row as ids, and their scores."""
         names = self._source if self.encodes else self._target
         named = [[names[id] for id in row] for row in rows]
         if self.encodes:
@@ -266,8 +267,8 @@ class CTranslate2Engine:
     def _reads_stepwise(self, rows: Sequence[Sequence[int]], penalized: bool) -> bool:
         """Returns whether prompts are read token by token.
 
-        Penalties see no other tokens, and windows are not met by what is read at once. Beside a
-        prompt of a single token, others would come back as if they had been generated.
+        Otherwise penalties ignore prompt tokens, windows are not applied, and prompts in a batch
+        with a prompt of a single token would be returned as if they had been generated.
         """
         if self.encodes:
             return False
@@ -277,10 +278,11 @@ class CTranslate2Engine:
 
 
 def check_compute(compute: str) -> None:
-    """Refuses data types that CTranslate2 cannot compute with on this processor.
+    """Refuses data types that CTranslate2 does not support on this processor.
 
     Raises:
-        ConfigError: It names those that it can; or the package is missing.
+        ConfigError: The data type is not supported; the message names supported ones. Or the
+            package is missing.
     """
     supported = sorted(import_ctranslate2().get_supported_compute_types("cpu"))
     if compute not in supported:

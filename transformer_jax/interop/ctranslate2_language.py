@@ -1,4 +1,4 @@
-"""Language models whose texts CTranslate2 generates."""
+"""Language models on CTranslate2."""
 
 import collections
 import contextlib
@@ -32,14 +32,14 @@ from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["CTranslate2LanguageModel"]
 
-_LOOK = 0.05  # seconds between looks at a text that is shown as it grows
+_LOOK = 0.05  # seconds between updates of a streamed text
 
 
 class CTranslate2LanguageModel(ContextTextGenerator):
-    """A decoder that CTranslate2 computes, as a function of texts.
+    """A decoder on CTranslate2, as a function of texts.
 
-    Greedy texts are those of ours; samples of a batch follow from the seed and the prompts of the
-    batch.
+    Greedy texts are the same as in JAX; samples of a batch depend on the seed and on the prompts of
+    the batch.
     """
 
     def __init__(
@@ -52,15 +52,16 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         ends: bool = True,
         shapes: BatchingConfig | None = None,
     ):
-        """Takes the engine with its tokenizer and its configuration.
+        """Initializes it with an engine, tokenizer and configuration.
 
         Args:
-            engine: Of a decoder.
-            tokenizer: Of its training.
-            config: Of the model.
+            engine: The engine of a decoder.
+            tokenizer: The tokenizer used in training.
+            config: The configuration of the model.
             start: The tokens before a text.
-            ends: Whether texts of its training end with EOS; otherwise it writes to the limit.
-            shapes: Rows of a batch, and what happens to long prompts and where a context is full.
+            ends: Whether texts in training end with EOS; otherwise texts are generated up to the
+                limit.
+            shapes: Batch sizes, and the treatment of long prompts and of a full context.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -74,10 +75,10 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         self.counts = collections.Counter()
 
     def check(self, request: GenerationRequest) -> None:
-        """Refuses a request that CTranslate2 would generate otherwise than asked.
+        """Refuses a request that CTranslate2 would not follow exactly.
 
         Raises:
-            ConfigError: It names the setting.
+            ConfigError: The message names the setting.
         """
         check_settings(request, "language model")
         penalty = request.repetition_penalty != 1
@@ -89,32 +90,32 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         unseen = bool(first) and first[0] in self.special.suppress_tokens
         if not unseen and not (ends and request.no_repeat_ngram_size > 1):
             raise ConfigError(
-                f"{name}: CTranslate2 does not count the token that texts of this model begin "
-                f"with: leave it out, or use the engine jax"
+                f"{name}: CTranslate2 ignores the start token of this model's "
+                f"texts: leave it out, or use the engine jax"
             )
         read = self.start.read(self.tokenizer.encode_batch([request.prompt])[0])
         room = self.context - len(read)
         if self.shapes.full == "slide" and request.new_tokens(len(read)) > room + 1:
             raise ConfigError(
-                f"{name}: CTranslate2 forgets what leaves the context of {self.context} tokens: "
-                f"ask for at most {max(room + 1, 1)} new tokens, or use the engine jax"
+                f"{name}: CTranslate2 ignores tokens outside the context of {self.context} tokens: "
+                f"use at most {max(room + 1, 1)} new tokens, or use the engine jax"
             )
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """Generates texts like any model, after :meth:`check` of each request."""
+        """Generates texts, after :meth:`check` of each request."""
         for request in requests:
             self.check(request)
         return super().generate(requests)
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """Streams a text like any model, after :meth:`check` of the request."""
+        """Streams a text, after :meth:`check` of the request."""
         self.check(request)
         return super().stream(request)
 
     def batches(
         self, sequences: Sequence[GenerationSequence]
     ) -> Iterator[list[GenerationSequence]]:
-        """Sequences of one setting and of like length."""
+        """Yields batches of sequences with the same settings and similar length."""
         alike = collections.defaultdict(list)
         for one in sequences:
             seed = one.request.seed if one.request.samples else 0
@@ -134,7 +135,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         )
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
-        """Generates tokens to the end of each sequence; yields where a text is shown or stops."""
+        """Generates each sequence to its end; yields when a text is to be shown or stopped."""
         first = batch[0]
         if first.request.samples:
             drawn = (first.request.seed, first.request.number or 0, first.sample)
@@ -142,7 +143,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         yield from super().extend(batch, streaming)
 
     def segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
-        """Reads what stands there and writes until contexts are full or all have ended."""
+        """Reads the sequences and generates until contexts are full or all have ended."""
         seen = [self.context_tokens(sequence) for sequence in sequences]
         limits = [
             min(one.remaining, self.context - len(ids) + 1)
@@ -171,7 +172,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
     def _shown(
         self, run: Callable[[], None], news: "queue.SimpleQueue[None]", left: threading.Event
     ) -> Iterator[None]:
-        """Yields while ``run`` generates, as often as there is news."""
+        """Yields while ``run`` generates, whenever there are new tokens."""
         with ThreadPoolExecutor(1) as pool:
             done: Future[None] = pool.submit(run)
             try:
@@ -180,7 +181,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
                         news.get(timeout=_LOOK)
                         yield
             finally:
-                left.set()  # nobody reads on
+                left.set()  # the caller has stopped reading
             done.result()
 
     def _rescore(
@@ -189,7 +190,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         parts: Sequence["_Growing"],
         seen: Sequence[list[int]],
     ) -> None:
-        """Gives texts their log-probability under the model without penalties."""
+        """Sets the log-probabilities of texts under the model without penalties."""
         for one, part, ids in zip(sequences, parts, seen, strict=True):
             if part.count:
                 [values] = self.engine.log_probs([[*ids, *one.tokens[-part.count :]]])
@@ -198,7 +199,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
     def search(
         self, batch: list[GenerationSequence], config: GenerationConfig, kept: int | None
     ) -> Pending:
-        """The continuations that beam search finds, which lie within one context."""
+        """Returns the continuations found by beam search, within one context."""
         return functools.partial(self._search, batch, config, kept or config.num_return_sequences)
 
     def _search(
@@ -208,9 +209,9 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         for one in batch:
             ids = self.context_tokens(one)
             limit = min(one.remaining, self.context - len(ids) + 1)
-            # A limit counts from the shortest prompt of a batch there.
+            # CTranslate2 counts a limit from the shortest prompt of a batch.
             alike[len(ids), limit].append((one, ids))
-        # Search ends hypotheses, also where texts do not end by themselves.
+        # Search ends hypotheses, even for texts that do not end by themselves.
         suppress = tuple(id for id in self.special.suppress_tokens if id not in self.special.ends)
         settings = config.changed(suppress_tokens=suppress)
         found: Found = {}
@@ -230,7 +231,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         texts: Sequence[Sequence[int] | np.ndarray],
         asked: list[tuple[int, Window]],
     ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
-        """The log-probability of each token but the first of each window of each text."""
+        """Returns the log-probability of each token except the first, by window and text."""
         for i, window in asked:
             [values] = self.engine.log_probs(
                 [list(map(int, texts[i][window.start : window.stop + 1]))]
@@ -240,10 +241,10 @@ class CTranslate2LanguageModel(ContextTextGenerator):
 
 @dataclasses.dataclass
 class _Growing:
-    """A sequence that gets its tokens one by one, and shows them ``chunk`` by chunk."""
+    """A sequence that receives tokens one by one, and shows them in chunks of ``chunk``."""
 
     sequence: GenerationSequence
-    limit: int  # most tokens
+    limit: int  # maximum number of tokens
     chunk: int
     count: int = 0
     log_prob: float = 0.0
@@ -251,7 +252,7 @@ class _Growing:
     _gain: float = 0.0
 
     def receive(self, token: int, log_prob: float) -> tuple[bool, bool]:
-        """Takes a token; whether the sequence ends with it, and whether it shows something new."""
+        """Appends a token; returns whether the sequence ends, and whether there is text to show."""
         self.count += 1
         self.log_prob += log_prob
         self._new.append(token)
@@ -265,5 +266,5 @@ class _Growing:
 
 
 def _mixed(*numbers: int) -> int:
-    """A number that follows from several and looks random."""
+    """Returns a hash of several numbers."""
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:4], "big")

@@ -1,4 +1,4 @@
-"""Parameters of ours in the layers that CTranslate2 describes."""
+"""Conversion of parameters to layers of CTranslate2."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from transformer_jax.models.layers.stack import unstack_blocks
 
 __all__ = ["Layers"]
 
-# Their names of non-linearities, by ours.
+# CTranslate2's names of activations, by ours.
 _ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -23,7 +23,7 @@ _ACTIVATIONS = {
     "quick_gelu": "GELUSigmoid",
     "tanh": "Tanh",
 }
-# Added to a score, it hides a token, and fits into float16.
+# Added to a score to exclude a token; fits into float16.
 _NEVER = -1e4
 
 
@@ -40,7 +40,7 @@ class Layers:
         self.specs = specs
 
     def encoder(self, config: TransformerConfig) -> Any:
-        """The encoder of a translator."""
+        """Sets the encoder of a translator."""
         common = self._settings(config)
         spec = self.specs.TransformerEncoderSpec(config.encoder_layers, **common)
         spec.embeddings[0].weight = self.known["embedding/table"]
@@ -48,7 +48,7 @@ class Layers:
         return spec
 
     def decoder(self, config: TransformerConfig) -> Any:
-        """The decoder of a translator or language model, with its head."""
+        """Sets the decoder of a translator or language model, with its head."""
         both, config = bool(config.encoder_layers), config.decoder()
         alibi = config.positions.kind == "alibi"
         spec = self.specs.TransformerDecoderSpec(
@@ -73,7 +73,7 @@ class Layers:
         return spec
 
     def hide(self, spec: Any, tokens: Sequence[int]) -> None:
-        """Gives tokens a score that is never chosen."""
+        """Sets a score for tokens that is never chosen."""
         head = spec.projection
         bias = head.bias.copy() if head.has_bias() else np.zeros(len(head.weight), np.float32)
         bias[list(tokens)] = _NEVER
@@ -86,7 +86,7 @@ class Layers:
             "num_heads": att.num_heads,
             "num_heads_kv": None if kv_heads == att.num_heads else kv_heads,
             "head_dim": config.head_dim,
-            # Without norms before sub-layers there would be no place for one at the end.
+            # Only pre-norm specifications have a final norm.
             "pre_norm": config.norm.placement != "post" or config.final_norm,
             "pre_post_layer_norm": config.norm.placement == "sandwich",
             "no_final_norm": not config.final_norm,
@@ -106,10 +106,10 @@ class Layers:
         return found
 
     def _scaling(self, config: TransformerConfig) -> dict[str, Any]:
-        """RoPE scaling, if there is any."""
+        """Sets RoPE scaling, if any."""
         places, kinds = config.positions, self.specs.RotaryScalingType
         if places.rope_method is not None:
-            # Of the kinds there, the one that gives each frequency a factor can say any other.
+            # The kind with a factor per frequency can express any other kind.
             length = {
                 f"{name}max_position_embeddings": places.max_length for name in ("original_", "")
             }
@@ -138,7 +138,7 @@ class Layers:
                 mix.relative_attention_max_distance = np.int32(config.positions.max_distance)
 
     def _positions(self, side: str, config: TransformerConfig) -> np.ndarray:
-        """Returns the vectors that are added at each position."""
+        """Returns the vectors to add at each position."""
         places = config.positions
         if places.kind == "learned":
             return self.known[f"{side}/positions/table"][places.offset :]
@@ -181,7 +181,7 @@ class Layers:
         scale = config.scores.scale
         spec.queries_scale = float(config.head_dim**-0.5 if scale is None else scale)
         if config.positions.kind == "rope" and name.endswith("self_attention"):
-            # Of queries and of keys alike.
+            # For both queries and keys.
             spec.queries_scale *= config.positions.rope_attention_factor**2
         if hasattr(spec, "rotary_scaling_long_factor"):
             factors = _slower(config)
@@ -190,13 +190,13 @@ class Layers:
             self._linear(linear, *(f"{name}/{part}" for part in parts))
         if config.attention.qk_norm:
             for theirs, ours in (("q_norm", "query_norm"), ("k_norm", "key_norm")):
-                # Theirs has no bias by default.
+                # The specification has no bias by default.
                 rms = config.norm.kind == "rms"
                 setattr(spec, theirs, self.specs.common_spec.LayerNormSpec(rms_norm=rms))
                 self._norm(getattr(spec, theirs), f"{name}/{ours}", config)
 
     def _linear(self, spec: Any, *names: str) -> None:
-        """One linear map, or several of the same input side by side."""
+        """Sets a linear map, or several with the same input, concatenated."""
         kernels = [self.known[f"{name}/kernel"] for name in names]
         spec.weight = np.ascontiguousarray(np.concatenate(kernels, axis=1).T)
         if f"{names[0]}/bias" in self.known:
@@ -210,14 +210,14 @@ class Layers:
 
 
 def _slower(config: TransformerConfig) -> np.ndarray:
-    """Returns the factor by which scaling slows the rotation of each pair of a head."""
+    """Returns the factor by which scaling slows down the rotation of each pair of channels."""
     places, H = config.positions, config.head_dim
     plain = rotary_frequencies(places.rope_dim or H, places.rope_theta)
     return (plain / frequencies_of(places, H)).astype(np.float32)
 
 
 def _by_name(params: Any) -> dict[str, np.ndarray]:
-    """Parameters by name, those of each block on its own."""
+    """Returns parameters by name, with separate blocks."""
     apart = dict(params)
     for side in ("encoder", "decoder"):
         blocks = params.get(side, {}).get("blocks", {})

@@ -1,4 +1,4 @@
-"""Translators whose translations CTranslate2 searches for."""
+"""Translators on CTranslate2."""
 
 import collections
 import functools
@@ -23,12 +23,12 @@ __all__ = ["CTranslate2Translator"]
 
 
 class CTranslate2Translator(LineTranslator):
-    """A translator that CTranslate2 computes, as a function of lines of text.
+    """A translator on CTranslate2, as a function of lines of text.
 
-    Greedy search writes what ours writes. Beam search is over when ``num_beams`` hypotheses have
-    ended, of which the best by our score is taken; ours goes on while a better one is possible.
-    With ``early_stopping="never"`` it goes on to the length limit and finds what ours finds. Texts
-    that the limit cuts have no EOS.
+    Greedy search gives the same texts as in JAX. Beam search ends with ``num_beams`` complete
+    hypotheses, of which the best by our score is chosen, whereas JAX continues while a better one
+    is possible. With ``early_stopping="never"``, it continues to the length limit and finds the
+    same texts as JAX. Texts truncated by the limit have no EOS.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CTranslate2Translator(LineTranslator):
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
     ):
-        """Takes the engine with its tokenizer and its configuration.
+        """Initializes it with an engine, tokenizer and configuration.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -55,9 +55,9 @@ class CTranslate2Translator(LineTranslator):
         config: GenerationConfig,
         kept: int | None = None,
     ) -> Iterator[Pending]:
-        """The search of one batch after another, lines of like limit and length together.
+        """Searches batch by batch, for lines with the same limit and similar length.
 
-        Samples follow from the seed and from all the sequences.
+        Samples depend on the seed and on all sequences.
         """
         if sampled(config) and sequences:
             key = key_for(config.seed, "sampling")
@@ -81,10 +81,10 @@ class CTranslate2Translator(LineTranslator):
             yield functools.partial(search, batch, config)
 
     def check(self, config: GenerationConfig) -> None:
-        """Refuses settings that CTranslate2 does not have.
+        """Refuses settings that CTranslate2 does not support.
 
         Raises:
-            ConfigError: It names the setting.
+            ConfigError: The message names the setting.
         """
         super().check(config)
         check_settings(config, "translator")
@@ -94,7 +94,7 @@ class CTranslate2Translator(LineTranslator):
         return length_penalty(self._lengths, config.normalization, config.length_penalty)
 
     def _generate(self, batch: list[GenerationSequence], config: GenerationConfig) -> Found:
-        """The greedy or sampled translations of a batch."""
+        """Returns the greedy or sampled translations of a batch."""
         limits = [one.limit for one in batch]
         texts: list[list[int]] = [[] for _ in batch]
         worth = [0.0] * len(batch)
@@ -116,7 +116,7 @@ class CTranslate2Translator(LineTranslator):
     def _beam_search(
         self, batch: list[GenerationSequence], config: GenerationConfig, kept: int
     ) -> Found:
-        """The ``kept`` best translations of each line of a batch."""
+        """Returns the ``kept`` best translations of each line of a batch."""
         divisor, ends = self._scores(config), self.tokenizer.end_tokens
         found: Found = {}
         later = [(list(batch), config.early_stopping == "never" or kept > config.num_beams)]
@@ -131,9 +131,9 @@ class CTranslate2Translator(LineTranslator):
                 own = one.limit
                 best = _ranked(hypotheses, ends, divisor)[:kept]
                 if own < limit and any(len(tokens) > own for tokens, _ in hypotheses):
-                    again[own, exhaustive].append(one)  # its own limit would change the search
+                    again[own, exhaustive].append(one)  # its own limit affects the search
                 elif not exhaustive and not _ended(best[-1][1], ends):
-                    again[own, True].append(one)  # others may have ended, and were dropped
+                    again[own, True].append(one)  # other complete hypotheses may have been dropped
                 else:
                     cut = _is_cut(hypotheses, ends, divisor)
                     found |= {
@@ -147,7 +147,7 @@ class CTranslate2Translator(LineTranslator):
 def _ranked(
     hypotheses: list[tuple[list[int], float]], ends: tuple[int, ...], divisor: np.ndarray
 ) -> list[tuple[float, list[int], float]]:
-    """Hypotheses with their scores, best first: those that ended before those that did not.
+    """Sorts hypotheses with their scores: complete ones before truncated ones, best first.
 
     Example:
         >>> divisor = np.array([1.0, 1.0, 2.0])
@@ -159,14 +159,14 @@ def _ranked(
 
 
 def _ended(tokens: list[int], ends: tuple[int, ...]) -> bool:
-    """Returns whether the last token of a text ends it."""
+    """Returns whether the last token is an end token."""
     return bool(tokens) and tokens[-1] in ends
 
 
 def _is_cut(
     hypotheses: list[tuple[list[int], float]], ends: tuple[int, ...], divisor: np.ndarray
 ) -> bool:
-    """Returns whether one that the limit cut has a better score than every one that ended.
+    """Returns whether a truncated hypothesis has a better score than every complete one.
 
     Example:
         >>> divisor = np.ones(4)

@@ -1,4 +1,4 @@
-"""The linear map at the end of some sentence encoders, such as sentence-T5 and LaBSE."""
+"""The dense layer at the end of some sentence encoders, such as sentence-T5 and LaBSE."""
 
 import dataclasses
 import hashlib
@@ -31,14 +31,14 @@ _KERNEL, _BIAS = "linear.weight", "linear.bias"
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """``act(x W + b)`` of the vector of a text, with tanh or nothing for ``act``."""
+    """``act(x W + b)`` on the vector of a text, where ``act`` is tanh or the identity."""
 
     kernel: Float[np.ndarray, "D F"]
     bias: Float[np.ndarray, " F"] | None
     tanh: bool
 
     def __call__(self, vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows F"]:
-        """The map of each row.
+        """Applies the layer to each row.
 
         Example:
             >>> Dense(np.array([[2.0], [1.0]]), np.array([1.0]), False)(np.array([[3.0, 4.0]]))
@@ -50,7 +50,7 @@ class Dense:
 
 
 def normalized(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows D"]:
-    """Divides each row by its length, at least 1e-12.
+    """Divides each row by its norm, at least 1e-12.
 
     Example:
         >>> normalized(np.array([[3.0, 4.0], [0.0, 0.0]]))
@@ -64,15 +64,15 @@ def normalized(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows 
 def read_head(
     folder: Path, sentence: Mapping[str, Any], width: int
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Returns what a sentence encoder does with pooled vectors; None if it does nothing.
+    """Returns a sentence encoder's function of pooled vectors; None if there is none.
 
     Args:
-        folder: A Hugging Face folder, or a run made of one.
-        sentence: As :func:`~transformer_jax.interop.sentences.sentence_fields` gives it.
-        width: D, of the encoder; vectors of several poolings are wider.
+        folder: A Hugging Face folder, or a run converted from one.
+        sentence: The result of :func:`~transformer_jax.interop.sentences.sentence_fields`.
+        width: D of the encoder; vectors of several poolings are wider.
 
     Raises:
-        CheckpointError: Weights are missing, damaged or of another shape.
+        CheckpointError: Weights are missing, damaged or of the wrong shape.
     """
     pools = str(sentence.get("pool", "mean")).split(" and ")
     dense = None
@@ -84,17 +84,17 @@ def read_head(
 
 
 def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
-    """The map that a folder holds.
+    """Reads the dense layer of a folder.
 
     Args:
-        folder: A Hugging Face folder, or a run made of one.
-        said: ``path``, the directory with its weights, ``tanh``, and perhaps ``bias``,
+        folder: A Hugging Face folder, or a run converted from one.
+        said: ``path``, the directory of its weights, ``tanh``, and optionally ``bias``,
             ``in_features`` and ``out_features`` of its configuration, and ``sha256``, the
             :func:`digest` of its weights.
-        width: D, of the vectors that it reads.
+        width: D of the input vectors.
 
     Raises:
-        CheckpointError: Its weights are missing, damaged or of another shape.
+        CheckpointError: The weights are missing, damaged or of the wrong shape.
     """
     tensors, path = dense_tensors(folder, said), said["path"]
     plain = {name: array.astype(np.float32) for name, array in tensors.items()}
@@ -103,13 +103,13 @@ def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
         bias is not None and bias.shape != kernel.shape[:1]
     ):  # fmt: skip
         raise CheckpointError(
-            f"{folder / path}: {_KERNEL} is {list(kernel.shape)}: vectors of {width} do not fit"
+            f"{folder / path}: {_KERNEL} is {list(kernel.shape)}: wrong for vectors of size {width}"
         )
     described = said.get("out_features", len(kernel)), said.get("in_features", width)
     if described != kernel.shape or said.get("bias", bias is not None) != (bias is not None):
         raise CheckpointError(
             f"{folder / path}: its tensors are {_KERNEL} {list(kernel.shape)}"
-            f"{'' if bias is None else f' and {_BIAS}'}, and config.json says "
+            f"{'' if bias is None else f' and {_BIAS}'}, but config.json has "
             f"{list(described)}{' with' if said.get('bias') else ' without'} a bias"
         )
     return Dense(kernel.T, bias, said["tanh"])
@@ -118,16 +118,16 @@ def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
 def copy_dense(
     folder: Path, said: Mapping[str, Any], output: Path, dtype: str | None = None
 ) -> None:
-    """Writes the map of one folder where :func:`read_dense` finds it in another.
+    """Copies the dense layer from one folder to another, for :func:`read_dense`.
 
     Args:
-        folder: A Hugging Face folder, or a run made of one.
-        said: As :func:`read_dense` takes it.
-        output: The other.
-        dtype: Of its weights there; None is as they are.
+        folder: A Hugging Face folder, or a run converted from one.
+        said: See :func:`read_dense`.
+        output: The other folder.
+        dtype: Data type of the copied weights; None is unchanged.
 
     Raises:
-        CheckpointError: It cannot be read or written.
+        CheckpointError: The layer cannot be read or written.
     """
     tensors, where = dense_tensors(folder, said), output / said["path"]
     if dtype is not None:
@@ -143,7 +143,7 @@ def copy_dense(
 
 
 def digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """The SHA-256 of tensors: of their names, types, shapes and bits, whatever file they are in.
+    """Returns the SHA-256 of tensors: names, types, shapes and bits, independent of the file.
 
     Example:
         >>> one = np.zeros(2, np.float32)
@@ -158,11 +158,11 @@ def digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The weights of the map that a folder holds, as they are stored.
+    """Reads the weights of a folder's dense layer, as stored.
 
     Raises:
-        CheckpointError: They are missing, damaged, of other types or names, or not those that
-            ``said`` has the digest of.
+        CheckpointError: The weights are missing, damaged, have wrong types or names, or do not
+            match the digest in ``said``.
     """
     path = said.get("path")
     if (
@@ -172,7 +172,7 @@ def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray
         or ".." in PurePosixPath(path).parts
     ):
         raise CheckpointError(
-            f"{folder}: the last dense module of its sentence encoder is not described: damaged?"
+            f"{folder}: the description of its sentence encoder's dense module is missing: damaged?"
         )
     for name in (WEIGHTS, INDEX):
         if os.path.lexists(folder / path / name):
@@ -180,8 +180,8 @@ def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray
     found = open_tensors(folder / path)
     if not {_KERNEL} <= set(found.entries) <= {_KERNEL, _BIAS}:
         raise CheckpointError(
-            f"{folder / path}: its tensors are {', '.join(found.entries)}: {_KERNEL} and perhaps "
-            f"{_BIAS} are needed"
+            f"{folder / path}: its tensors are {', '.join(found.entries)}: {_KERNEL} and, "
+            f"optionally, {_BIAS} are needed"
         )
     for name, entry in found.entries.items():
         if entry.dtype not in FLOATS:
@@ -193,10 +193,10 @@ def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray
     for name, array in tensors.items():
         if not all_finite(array):
             raise CheckpointError(
-                f"{folder / path}: the tensor {name} holds NaN or infinity: damaged, fetch it anew"
+                f"{folder / path}: the tensor {name} has NaN or infinity: download it again"
             )
     if said.get("sha256") not in (None, digest(tensors)):
         raise CheckpointError(
-            f"{folder / path}: not the weights that were converted: damaged, convert them anew"
+            f"{folder / path}: differs from the converted weights: damaged, convert them again"
         )
     return tensors

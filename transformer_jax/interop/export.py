@@ -1,4 +1,4 @@
-"""Models of ours as Hugging Face folders, as transformers reads them."""
+"""Writes models as Hugging Face folders for transformers."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from transformer_jax.interop.tokenizer_settings import LANGUAGES
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
-# Kinds of models whose texts stand between two special tokens.
+# Kinds of models with texts between two special tokens.
 _FRAMED = ("encoder", "encoder-task", "two-tower")
 # Post-processors of tokenizers that add special tokens.
 _TEMPLATES = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
@@ -40,22 +40,22 @@ def write_model(
     dtype: str = "float32",
     shard_bytes: int | None = None,
 ) -> str:
-    """Writes a model as a Hugging Face folder with its tokenizer; a line about it.
+    """Writes a model with its tokenizer as a Hugging Face folder; returns a summary line.
 
     Args:
         output: The folder.
-        model: What is written.
-        params: Its parameters.
-        tokenizer: Its tokenizer, whose file is written as it is; None of a model of images.
-        published: What a run made of a Hugging Face checkpoint remembers of it, for its
-            configuration to go back as it was.
-        first: The token that texts of a language model begin with, if it was trained here.
+        model: The model.
+        params: The parameters of the model.
+        tokenizer: The tokenizer, whose file is written unchanged; None for an image model.
+        published: The record of the Hugging Face checkpoint that a run was converted from, to
+            restore its configuration.
+        first: The first token of texts of a language model that was trained here.
         dtype: float32, bfloat16 or float16.
-        shard_bytes: Most bytes of one file, if there shall be several.
+        shard_bytes: Maximum size of a file in bytes, to write several files.
 
     Raises:
         ConfigError: No published family has this architecture.
-        CheckpointError: Nothing can be written there.
+        CheckpointError: The folder cannot be written.
     """
     published = published or {}
     said = write_folder(
@@ -85,10 +85,10 @@ def write_model(
 def _write_generation(
     path: Path, model: Model, said: Mapping[str, Any], published: Mapping[str, Any]
 ) -> None:
-    """Writes the generation config: the published one, or the special ids and the longest text.
+    """Writes the generation config: the published one, or special ids and maximum length.
 
-    Where it was published in ``config.json`` it stands there again, and no file is written: keys
-    there would no longer count.
+    If it was published in ``config.json``, it is restored there and no file is written, which would
+    make transformers ignore these keys.
     """
     if not published:
         ids = {key: value for key, value in said.items() if key.endswith("token_id")}
@@ -98,7 +98,7 @@ def _write_generation(
 
 
 def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
-    """The special ids of a model that was never published."""
+    """Returns the special ids of a model that was trained here."""
     eos, *more = tokenizer.end_tokens
     found: dict[str, Any] = {
         "pad_token_id": tokenizer.pad,
@@ -113,12 +113,12 @@ def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
 
 
 def _begin(tokenizer: Tokenizer) -> int:
-    """The token that texts begin with, behind the start token of a decoder (BART)."""
+    """Returns the first token of texts, after the decoder's start token (BART)."""
     return next(iter(tokenizer.target_prefix_ids), tokenizer.bos)
 
 
 def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
-    """Returns the keys of a tokenizer that transformers reads besides ``tokenizer.json``."""
+    """Returns the tokenizer keys that transformers needs besides ``tokenizer.json``."""
     names = {"eos_token": tokenizer.eos}
     names |= {"pad_token": tokenizer.pad} if "pad" in tokenizer.roles else {}
     begins = "bos" in tokenizer.roles and (
@@ -147,12 +147,12 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
 
 
 def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
-    """The file of a tokenizer trained here, which also says what stands around a text.
+    """Returns the file of a tokenizer trained here, with the special tokens around a text.
 
-    What this library adds by itself, others add if the file says so: ``eos`` to what a translator
-    reads, ``[CLS]`` and ``[SEP]`` around what an encoder reads, ``first`` before what a language
-    model continues from. The file of a published tokenizer may say so already; what it says of
-    language models, whose texts begin in another way here, is replaced.
+    This library adds them itself; other libraries add them if the file specifies so: ``eos`` after
+    sources of a translator, ``[CLS]`` and ``[SEP]`` around texts of an encoder, ``first`` before
+    prompts of a language model. The file of a published tokenizer may already do so; for language
+    models, whose texts start differently here, this is replaced.
     """
     if tokenizer.template is not None:
         prefix, _, suffix = tokenizer.template
@@ -187,7 +187,7 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
 
 
 def _without_templates(processor: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """The parts of a post-processor that add no special tokens."""
+    """Returns the parts of a post-processor that do not add special tokens."""
     if processor is None or processor["type"] in _TEMPLATES:
         return []
     if processor["type"] != "Sequence":
@@ -216,20 +216,21 @@ def write_folder(
     dtype: str = "float32",
     shard_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Writes ``config.json`` and ``model.safetensors``; returns what the former says.
+    """Writes ``config.json`` and ``model.safetensors``; returns the former's content.
 
     Args:
-        path: The folder, which is made.
-        model: What is written.
-        params: Its parameters, in nested dictionaries.
-        fields: The configuration that it was published with, if it was; otherwise one is made.
-        ids: The ids of special tokens, for a configuration that is made.
+        path: The folder to create.
+        model: The model.
+        params: The parameters of the model, in nested dictionaries.
+        fields: The configuration that the model was published with, if any; by default a new one.
+        ids: The ids of special tokens, for a new configuration.
         dtype: float32, bfloat16 or float16.
-        shard_bytes: Most bytes of one file, if there shall be several.
+        shard_bytes: Maximum size of a file in bytes, to write several files.
 
     Raises:
-        ConfigError: No published family has this architecture; it says in what the nearest differs.
-        CheckpointError: Nothing can be written there.
+        ConfigError: No published family has this architecture; the message has the differences from
+            the nearest.
+        CheckpointError: The folder cannot be written.
     """
     fit = choose_family(model, fields)
     tensors = hf_tensors(fit.family, fit.model, fit.change(params))
@@ -242,18 +243,17 @@ def write_folder(
         for name, array in tensors.items():
             if not all_finite(array):
                 raise ConfigError(
-                    f"{name} has numbers beyond the largest of {dtype}: export in float32 or "
-                    f"bfloat16"
+                    f"{name} has values beyond the range of {dtype}: export in float32 or bfloat16"
                 )
     own = dict(ids or {}) if fields is None else {}
-    for name in own.keys() & fit.fields.keys():  # RoBERTa counts positions from its padding on
+    for name in own.keys() & fit.fields.keys():  # RoBERTa counts positions from its padding id
         if own[name] != fit.fields[name]:
             raise ConfigError(
                 f"{fit.fields['model_type']} needs {name} {fit.fields[name]} for such positions, "
-                f"and the tokenizer has {own[name]}: train with positions.offset {own[name] + 1}"
+                f"but the tokenizer has {own[name]}: train with positions.offset {own[name] + 1}"
             )
     said = fit.fields | own | {"dtype": dtype}
-    if "text_config" in said and own:  # transformers looks for the end of a text there
+    if "text_config" in said and own:  # where transformers looks for the end of a text
         said |= {"text_config": said["text_config"] | own}
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -265,18 +265,18 @@ def write_folder(
 
 
 def hf_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.ndarray]:
-    """The tensors of a model by their published names: the opposite of loading, to the last bit.
+    """Returns the tensors of a model by their published names: the exact inverse of loading.
 
-    Biases that ours lacks are zeros.
+    Missing biases are zeros.
 
     Raises:
-        CheckpointError: A parameter of another shape than the model has, which nobody could load.
+        CheckpointError: A parameter has a shape different from the model's.
     """
     known = {name: np.asarray(leaf) for name, leaf in flatten_dict(params).items()}
     for name, shape in parameter_shapes(model).items():
         if name in known and known[name].shape != shape:
             raise CheckpointError(
-                f"the parameter {name} is {list(known[name].shape)}, and {list(shape)} by the "
+                f"the parameter {name} is {list(known[name].shape)}, but {list(shape)} in the "
                 f"model's configuration: it cannot be written"
             )
     together: dict[str, list[TensorMapping]] = {}
@@ -293,7 +293,7 @@ def hf_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.n
 
 
 def _no_bias(name: str, model: Model, known: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Zeros for a bias that ours lacks, of as many outputs as what it would be added to."""
+    """Returns zeros for a missing bias, with the number of outputs of its map."""
     if name == "head/bias":
         return np.zeros(model.config.decoder().vocab_size, np.float32)
     of = [known.get(re.sub("bias$", other, name)) for other in ("kernel", "gain")]

@@ -1,4 +1,4 @@
-"""Chooses the published family that can hold a model, and the layout of its tensors there."""
+"""Chooses a published family for a model, and the layout of its tensors."""
 
 import dataclasses
 import itertools
@@ -30,13 +30,13 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class ExportPlan:
-    """A model in the terms of a published family.
+    """A model expressed in a published family.
 
     Attributes:
         family: The family.
-        model: The model as it has it.
-        fields: Its ``config.json``.
-        change: Makes its parameters of ours.
+        model: The model in the family.
+        fields: The ``config.json``.
+        change: Converts the parameters to the family.
     """
 
     family: ModelFamily
@@ -46,13 +46,13 @@ class ExportPlan:
 
 
 def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
-    """The same model with each block's parameters apart, which is how all formats have them.
+    """Returns the model with separate blocks, as in all formats.
 
-    A scanned stack has them along an axis of layers.
+    In a scanned stack, parameters have an axis of layers.
 
     Args:
         model: A model.
-        params: Its parameters, in nested dictionaries.
+        params: The parameters of the model, in nested dictionaries.
     """
     if not model.config.compute.scan_layers:
         return model, params
@@ -70,14 +70,14 @@ def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
 
 
 def split_sinusoids(params: Any, width: int) -> Any:
-    """The parameters of the same model for positions with all sines before all cosines.
+    """Returns the parameters of an equivalent model with all sines before all cosines.
 
-    Nothing in a Transformer but its sinusoids tells one axis of the residual stream from another,
-    so their order is free: even axes go before odd ones, in every parameter that reads or writes
-    the stream. An odd width has one sine more.
+    Apart from sinusoids, a Transformer does not depend on the order of the axes of the residual
+        stream: even axes are moved before odd ones in every parameter that reads or writes the
+        stream. An odd width has one more sine.
 
     Args:
-        params: Of a model with interleaved sinusoids.
+        params: Parameters of a model with interleaved sinusoids.
         width: D.
     """
     order = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
@@ -97,14 +97,15 @@ def split_sinusoids(params: Any, width: int) -> Any:
 
 
 def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> ExportPlan:
-    """Chooses the family that a model can be published as.
+    """Chooses the family for a model.
 
     Args:
         model: The model.
-        fields: The configuration that it was published with, if it was.
+        fields: The configuration that the model was published with, if any.
 
     Raises:
-        ConfigError: No family has this architecture; it says in what the nearest differs.
+        ConfigError: No family has this architecture; the message has the differences from the
+            nearest.
     """
     if fields is not None:
         family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
@@ -135,14 +136,14 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
 
 
 def fields_of(model: Model, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The configuration that a model was published with, with what has changed since.
+    """Returns the configuration that a model was published with, updated by later changes.
 
     Args:
-        model: The model, such as one whose tables have grown.
-        fields: The published configuration; its family is tried alone.
+        model: The model, such as one with grown tables.
+        fields: The published configuration; only its family is tried.
 
     Returns:
-        The configuration, or None where the family does not have this architecture.
+        The configuration, or None if the family does not have this architecture.
     """
     family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
     there = family.named(model)
@@ -155,7 +156,7 @@ def fields_of(model: Model, fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
-    """A model and what it may also be said to be, and how its parameters then lie."""
+    """Yields a model and equivalent models, with the conversion of parameters."""
     config = model.config
     if not config.positions.kind.startswith("sinusoidal"):
         yield model, lambda params: params
@@ -176,7 +177,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
 
 
 def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[Any], Any]]:
-    """The same with the sinusoids of an encoder of images as a table, and its parameters."""
+    """Returns the model with an image encoder's sinusoids as a table, and its parameters."""
     encoder = model.encoder
     if encoder is None or not encoder.positions.kind.startswith("sinusoidal"):
         return model, lambda params: params
@@ -192,14 +193,14 @@ def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[Any], Any]]:
 
 
 def with_table(params: Any, config: TransformerConfig) -> Any:
-    """The parameters of the same model with its sinusoids as tables, as if they were learned."""
+    """Returns the parameters of the model with its sinusoids as tables, as if learned."""
     table = np.asarray(sinusoids(config))
     stacks = [side for side in ("encoder", "decoder") if side in params]
     return params | {side: params[side] | {"positions": {"table": table}} for side in stacks}
 
 
 def _with_biases(model: Model) -> Model:
-    """The same with biases, which are zeros: most published families know no model without."""
+    """Returns the model with zero biases, which most published families require."""
     config = model.config
     if config.norm.kind == "rms":
         return model
@@ -217,12 +218,12 @@ def _with_biases(model: Model) -> Model:
 
 
 def _tensors_of(family: ModelFamily, model: Model) -> Tensors:
-    """The names that a model has once published, without tensors."""
+    """Returns the published names of a model's parameters, without tensors."""
     names = {row.hf_name: (1,) for row in family.mappings(model)}
     return Tensors(names, lambda a, b: a == b)
 
 
-# What changes no result of a model that is used.
+# Settings that do not affect the results of inference.
 _FREE = ("compute", "dropout", "activation_dropout", "residual_dropout", "implementation")
 
 
@@ -242,7 +243,7 @@ def _differences(wanted: Model, back: Model) -> list[str]:
 
 
 def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
-    """The same with what None stands for, and without what only a head for words has."""
+    """Returns the configuration with None resolved, without settings of a masked-LM head."""
     both = config.encoder_layers and config.decoder_layers
     decoder = config.decoder()
     shared = config.embedding.share_encoder_decoder_embeddings or not both
@@ -282,14 +283,14 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
 
 
 def _usual_positions(config: TransformerConfig) -> PositionConfig:
-    """The same, where all of a head turning is not said by its size."""
+    """Returns the configuration without rotary dimensions if they cover the whole head."""
     places = config.positions
     whole = places.rope_dim == config.head_dim
     return dataclasses.replace(places, rope_dim=None) if whole else places
 
 
 def _usual_head(config: TransformerConfig, words: bool) -> HeadConfig:
-    """The same without what has no part in a model that has no scores over the vocabulary."""
+    """Returns the configuration without settings of the head, for a model without logits."""
     head = config.head
     if words or config.decoder_layers:
         activation = head.mlm_transform_activation or config.feed_forward.activation

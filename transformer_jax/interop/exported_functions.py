@@ -1,4 +1,4 @@
-"""Functions of parameters and arrays that are exported as programs of their own."""
+"""Functions of parameters and arrays, exported as separate programs."""
 
 import contextlib
 import dataclasses
@@ -23,17 +23,17 @@ from transformer_jax.interop.hf_checkpoint import abstract_model
 
 __all__ = ["Function", "functions", "portable"]
 
-_LONGEST = 128  # tokens that are written at most, unless asked or the model has fewer positions
+_LONGEST = 128  # default limit of generated tokens, unless the model has fewer positions
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """An exported function of parameters and arrays, which returns arrays by name.
+    """An exported function from parameters and arrays to arrays by name.
 
     Attributes:
         call: The function.
-        inputs: Shape and dtype of each array by name; letters are sizes that stay open.
-        limits: What holds of those sizes, such as ``S <= 512``.
+        inputs: Shape and dtype of each array by name; letters are symbolic sizes.
+        limits: Constraints on these sizes, such as ``S <= 512``.
     """
 
     call: Callable[..., dict[str, Any]]
@@ -46,11 +46,11 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
 
     Args:
         model: The model.
-        tokenizer: Tells the tokens that begin and end what is written.
-        length: The most tokens that are written; None is 128, or what positions there are for.
+        tokenizer: Defines the tokens that begin and end generated texts.
+        length: Maximum number of generated tokens; None is 128, or fewer with fewer positions.
 
     Raises:
-        ConfigError: There are not so many positions beside what every target begins with.
+        ConfigError: The model has too few positions.
     """
     attention = dataclasses.replace(model.config.attention, implementation="xla")
     config = dataclasses.replace(model.config, attention=attention)
@@ -59,7 +59,7 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
     longest, window = config.positions.max_length, config.scores.sliding_window
     sizes: dict[str, Any] = {"B": "B", "S": "S", "T": "T", "most": longest}
     if window is not None and window < min(longest, _LONGEST):
-        # Whether it hides anything depends on the length.
+        # Whether it masks anything depends on the length.
         sizes |= dict.fromkeys("ST", min(longest, _LONGEST))
     elif window is not None:
         sizes["most"] = min(longest, window)
@@ -70,12 +70,12 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
             "StableHLO has no translator whose targets begin with the tag of a language: use "
             "--format ctranslate2, or tag sources (--data.tags source)"
         )
-    if length is None:  # half of a language model's positions are left to prompts
+    if length is None:  # leave half of a language model's positions to prompts
         length = min(_LONGEST, longest // 2 if model.kind == "decoder" else longest - given)
     if given and length > longest - given:
         raise ConfigError(
             f"--length {length}: allowed are 1 to {longest - given}: {plural(given, 'position')} "
-            f"of {longest} {'has' if given == 1 else 'have'} what every target begins with"
+            f"of {longest} {'has' if given == 1 else 'have'} the first tokens of every target"
         )
     return make(model, merged, tokenizer, sizes, length)
 
@@ -180,7 +180,7 @@ def _written(out: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Within it, shapes are not checked: symbolic sizes are no numbers."""
+    """Context manager without checks of shapes, since symbolic sizes are not numbers."""
     unchecked = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:

@@ -22,19 +22,20 @@ __all__ = [
     "ties_head",
 ]
 
-# How a tensor lies in Hugging Face files. ``transposed``: linear kernels are [out, in].
-# ``leading_axis``: a first axis of size one. ``first_row``: ours has such an axis. ``patches``: the
-# kernel over [rows, columns, channels] is a convolution, [out, channels, rows, columns].
+# Layout of a tensor in Hugging Face files. ``transposed``: linear kernels are [out, in].
+# ``leading_axis``: they have an additional first axis of size one; ``first_row``: ours has it.
+# ``patches``: our kernel over [rows, columns, channels] is a convolution [out, channels, rows,
+# columns].
 TensorLayout = Literal["same", "transposed", "leading_axis", "first_row", "patches"]
 
 
 class TensorMapping(NamedTuple):
-    """One parameter of ours and where it lies in theirs."""
+    """One of our parameters, and its tensor in Hugging Face files."""
 
     name: str
     hf_name: str
     layout: TensorLayout = "same"
-    part: tuple[int, int, int] = (0, 1, 1)  # of their outputs: from, to, of so many equal parts
+    part: tuple[int, int, int] = (0, 1, 1)  # of their outputs: from, to, of equal parts
     patch: int = 1  # pixels along each side, of ``patches``
 
 
@@ -42,29 +43,29 @@ class Tensors(NamedTuple):
     """The names and shapes of the tensors of a folder."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    same: Callable[[str, str], bool]  # whether two tensors are equal in every bit
+    same: Callable[[str, str], bool]  # whether two tensors are bitwise equal
 
     def has(self, name: str) -> bool:
-        """Returns whether there is a tensor of this name."""
+        """Returns whether a tensor exists."""
         return name in self.shapes
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A Hugging Face model as one of ours.
+    """A Hugging Face model, described as one of ours.
 
     Attributes:
-        kind: Which of our families it is.
-        config: What it is made of.
-        prefix: What the names of its tensors begin with.
-        words: Of an encoder, whether it has a masked-LM head.
-        next_sentence: Of an encoder, whether it has a next-sentence head.
-        task: Task of a fine-tuned model: of encoders classify, multi_label, regress, tag, qa,
-            or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
-        labels: Names of its classes.
-        encoder: Of a captioner or of two towers, what the encoder of images is made of; ``config``
-            is that of texts.
-        contrast: What two towers have in common.
+        kind: Its family here.
+        config: Its configuration.
+        prefix: The prefix of its tensor names.
+        words: Whether an encoder has a masked-LM head.
+        next_sentence: Whether an encoder has a next-sentence head.
+        task: Task of a fine-tuned model: for encoders classify, multi_label, regress, tag, qa, or
+            replaced (ELECTRA's discriminator); for decoders the first three; for images classify.
+        labels: Names of the classes.
+        encoder: Configuration of the image encoder of a captioner or of two towers; then ``config``
+            is for texts.
+        contrast: Shared settings of two towers.
     """
 
     kind: Kind | Literal["captioner", "two-tower"]
@@ -80,23 +81,23 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFamily:
-    """A table of names, and the configuration both ways.
+    """A family: tensor names, and conversion of configurations in both directions.
 
     Attributes:
-        types: Values of ``model_type`` that it reads.
-        model: What a configuration with such tensors describes.
-        mappings: Where each parameter of a model lies.
-        ignored: Patterns of names that hold nothing of their own, such as buffers of old files.
-        tied_names: For a configuration, pairs of the name of a tensor and another name under which
-            files may hold it, because the model has one parameter for both.
-        renamed: Pairs of a pattern and what stands for it in today's names.
-        module_names: Pairs of a pattern and what stands for it in the names of transformers'
-            modules, where these differ from those of the tensors.
-        unused: Patterns of names that a model of this kind has no use for.
-        copies: Patterns of names that may hold another tensor once more, as tied tables do.
-        fields: The configuration of a model, for writing it out; what it cannot say is found by
+        types: Supported values of ``model_type``.
+        model: Function from a configuration and tensors to the model.
+        mappings: Function from a model to the mappings of its parameters.
+        ignored: Patterns of tensors without information, such as buffers of old files.
+        tied_names: Function from a configuration to pairs of a tensor name and an alternative name
+            in files, for tied parameters.
+        renamed: Pairs of a pattern and its replacement in current names.
+        module_names: Pairs of a pattern and its replacement in the names of transformers' modules,
+            if different from tensor names.
+        unused: Patterns of tensors that a model of this kind does not use.
+        copies: Patterns of names that may duplicate another tensor, such as tied tables.
+        fields: Function from a model to its ``config.json``; unsupported settings are found by
             reading it back.
-        named: A model of ours with the prefix that its names have once published.
+        named: Function that sets the prefix of published names.
     """
 
     types: tuple[str, ...]
@@ -115,11 +116,11 @@ class ModelFamily:
 def tied_names(
     *pairs: tuple[str, str], default: bool = True
 ) -> Callable[[ConfigReader], tuple[tuple[str, str], ...]]:
-    """Makes ``tied_names`` of a family whose head is tied unless the configuration unties it.
+    """Returns ``tied_names`` for a family whose head is tied unless the configuration unties it.
 
     Args:
         pairs: The names of each tied tensor.
-        default: Whether the family ties where ``tie_word_embeddings`` is missing.
+        default: Whether the family ties if ``tie_word_embeddings`` is missing.
 
     Example:
         >>> names = tied_names(("wte.weight", "lm_head.weight"))
@@ -132,16 +133,16 @@ def tied_names(
 def ties_head(
     fields: ConfigReader, tensors: Tensors, head: str, table: str, *, default: bool = True
 ) -> bool:
-    """Returns whether the output layer is the table of embeddings.
+    """Returns whether the output layer is tied to the embedding table.
 
-    It is where the configuration ties the two, unless the files hold two different tensors.
+    It is if the configuration ties them, unless the files have two different tensors.
 
     Args:
         fields: The configuration.
         tensors: The tensors of the folder.
         head: Name of the output layer's tensor.
-        table: Name of the table of embeddings.
-        default: Whether the family ties where ``tie_word_embeddings`` is missing.
+        table: Name of the embedding table.
+        default: Whether the family ties if ``tie_word_embeddings`` is missing.
 
     Example:
         >>> stored = Tensors({"wte.weight": (9, 4)}, same=lambda a, b: False)
@@ -155,7 +156,7 @@ def ties_head(
 def linear_mappings(
     name: str, hf_name: str, *, bias: bool = True, layout: TensorLayout = "transposed"
 ) -> list[TensorMapping]:
-    """A linear map.
+    """Returns the mappings of a linear map.
 
     Example:
         >>> [mapping.hf_name for mapping in linear_mappings("pooler", "pooler.dense")]
@@ -166,7 +167,7 @@ def linear_mappings(
 
 
 def norm_mappings(name: str, hf_name: str, *, bias: bool = True) -> list[TensorMapping]:
-    """The gain of a norm, and its bias if it has one.
+    """Returns the mappings of a norm's gain, and bias if it has one.
 
     Example:
         >>> [mapping.hf_name for mapping in norm_mappings("decoder/final_norm", "transformer.ln_f")]
@@ -184,7 +185,7 @@ def attention_mappings(
     bias: bool = True,
     out_bias: bool | None = None,
 ) -> list[TensorMapping]:
-    """Query, key, value and output projections, by their four names.
+    """Returns the mappings of query, key, value and output projections, by their four names.
 
     Example:
         >>> names = ("q", "k", "v", "o")

@@ -1,4 +1,4 @@
-"""Special tokens and languages of a Hugging Face folder, by its configuration."""
+"""Special tokens and languages of a Hugging Face folder, from its configuration."""
 
 import os
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["generation_fields", "special_tokens"]
 
 _GENERATION = "generation_config.json"
-# Where no file says what a decoder begins with.
+# Defaults of a decoder's start token.
 _DECODER_STARTS = {"bart": 2, "m2m_100": 2, "marian": 58100, "pegasus": 0, "mt5": 0}
 
 
 def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns names of tokens by role, of further ends of a text, and the tags of languages.
+    """Returns token names by role, further end tokens, and language tags.
 
     Args:
         folder: The model.
-        text: The content of its ``tokenizer.json``.
-        names: The names that the files of its tokenizer give, which its configuration overrides.
+        text: The content of ``tokenizer.json``.
+        names: Names from the tokenizer's files, which the configuration overrides.
 
     Raises:
-        CheckpointError: The model has no such token to begin with.
-        DataError: Its languages do not fit its vocabulary or its model.
+        CheckpointError: The start token does not exist.
+        DataError: The languages do not match the vocabulary or the model.
     """
     import tokenizers
 
@@ -43,7 +43,7 @@ def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) ->
         if folder.model.kind == "encoder-decoder":
             tags = find_languages(backend, settings, kind, found)
             if tags is not None:
-                found.pop("forced_bos", None)  # each target begins with the tag of its language
+                found.pop("forced_bos", None)  # replaced by the language tag of each target
                 tokens = {id: token for token, id in backend.get_vocab().items()}
                 found["languages"] = tags.to_dict(tokens.__getitem__)
             elif (stored := settings.stored_languages) is not None:
@@ -55,11 +55,11 @@ def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) ->
 
 
 def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> dict[str, Any]:
-    """Names of tokens by role, and of further ends of a text, from ids of the configuration.
+    """Returns token names by role, and further end tokens, from ids in the configuration.
 
-    A decoder of an encoder-decoder begins with its decoder_start_token_id. Behind it come the
-    forced_bos_token_id of every target, or the bos_token_id that its tokenizer puts before a text,
-    as transformers has it in labels (BART).
+    The decoder of an encoder-decoder starts with decoder_start_token_id, followed by the
+    forced_bos_token_id of every target, or by the bos_token_id that the tokenizer puts before a
+    text, as in transformers' labels (BART).
     """
     fields = generation_fields(folder.path, folder.fields)
     encodes = folder.model.kind in ("encoder-decoder", "captioner")
@@ -95,19 +95,19 @@ def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> 
 
 
 def _token(backend: "tokenizers.Tokenizer", id: Any) -> str | None:
-    """The token of an id of a configuration; None where it names none."""
+    """Returns the token of an id in a configuration, or None."""
     token: str | None = backend.id_to_token(id) if type(id) is int and id >= 0 else None
     return token
 
 
 def generation_fields(path: Path, fields: ConfigReader) -> ConfigReader:
-    """The keys about decoding.
+    """Returns the keys about decoding.
 
-    They are those of ``generation_config.json`` alone where there is one, as transformers has it,
-    and of ``config.json`` otherwise.
+    They are read only from ``generation_config.json`` if it exists, as in transformers, or else
+    from ``config.json``.
 
     Raises:
-        CheckpointError: The former is damaged.
+        CheckpointError: ``generation_config.json`` is damaged.
     """
     file = path / _GENERATION
     return read_config(file) if os.path.lexists(file) else fields

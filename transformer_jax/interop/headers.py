@@ -38,14 +38,14 @@ TYPES: Mapping[str, np.dtype] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-FLOATS = ("F64", "F32", "F16", "BF16")  # of what weights are
-LARGEST_HEADER = 100_000_000  # what the format allows
-MOST_KEYS = 40_000  # of which a tensor has four; large models have some thousand tensors
+FLOATS = ("F64", "F32", "F16", "BF16")  # data types of weights
+LARGEST_HEADER = 100_000_000  # limit of the format
+MOST_KEYS = 40_000  # four per tensor; large models have some thousand tensors
 _LARGEST = 1 << 62  # elements and bytes of one tensor
 
 
 class Entry(NamedTuple):
-    """The location of a tensor: bytes ``start`` to ``stop``, end excluded, of ``file``."""
+    """The location of a tensor: bytes ``start`` to ``stop``, exclusive, of ``file``."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,18 +55,18 @@ class Entry(NamedTuple):
 
 
 def read_header(data: bytes, path: Path, base: int) -> dict[str, Entry]:
-    """The tensors of a header.
+    """Reads the tensors of a header.
 
     Args:
         data: The header.
-        path: The file it is of.
-        base: Where in the file tensors begin.
+        path: The file.
+        base: Offset of the first tensor in the file.
 
     Raises:
         ValueError: The header is invalid.
     """
-    if 4 * data.count(b'"data_offsets"') > MOST_KEYS:  # told before they are read one by one
-        raise ValueError(f"it has too many keys: at most {MOST_KEYS // 4:,} tensors are read")
+    if 4 * data.count(b'"data_offsets"') > MOST_KEYS:  # checked before they are read one by one
+        raise ValueError(f"it has too many keys: at most {MOST_KEYS // 4:,} tensors are supported")
     cursor = Cursor(data, MOST_KEYS)
     entries = {}
     for name in cursor.members():
@@ -89,7 +89,7 @@ def read_header(data: bytes, path: Path, base: int) -> dict[str, Entry]:
 
 def _entry(fields: dict[str, object], path: Path, base: int) -> Entry:
     if set(fields) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError("has other fields than dtype, shape and data_offsets")
+        raise ValueError("has fields other than dtype, shape and data_offsets")
     dtype = str(fields["dtype"])
     if dtype not in TYPES:
         raise ValueError(f"is of type {dtype[:20]!r}: known are {', '.join(TYPES)}")
@@ -99,10 +99,10 @@ def _entry(fields: dict[str, object], path: Path, base: int) -> Entry:
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError("has data_offsets that are not two natural numbers in order")
     nbytes = TYPES[dtype].itemsize
-    for length in shape:  # zeros too: [0, 2**60, 2**60] is no array
+    for length in shape:  # also with zeros: [0, 2**60, 2**60] is not an array
         nbytes *= max(length, 1)
         if nbytes > _LARGEST:
-            raise ValueError("has a shape too large to be")
+            raise ValueError("has too large a shape")
     nbytes = 0 if 0 in shape else nbytes
     if offsets[1] - offsets[0] != nbytes:
         raise ValueError(f"needs {nbytes} bytes and has {offsets[1] - offsets[0]}")
@@ -117,7 +117,7 @@ def _naturals(value: object) -> tuple[int, ...] | None:
 
 
 def name_problem(name: str) -> str | None:
-    """The reason why a name of a tensor is invalid, or None.
+    """Returns the reason why a tensor name is invalid, or None.
 
     Example:
         >>> name_problem("encoder.weight"), name_problem("../weight")
@@ -126,7 +126,7 @@ def name_problem(name: str) -> str | None:
     if not name or name == "__metadata__" or len(name) > 1000:
         return "is empty, reserved or too long"
     if not name.isprintable():
-        return "has characters that cannot be printed"
+        return "has unprintable characters"
     if ".." in name or "/" in name or "\\" in name:
         return "has parts of a path"
     return None
@@ -136,12 +136,12 @@ def check_cover(entries: Mapping[str, Entry], start: int, size: int) -> None:
     """Checks that tensors fill the file from the header to its end without gaps.
 
     Raises:
-        ValueError: Two overlap, or bytes belong to none.
+        ValueError: Tensors overlap, or leave gaps.
     """
     at = start
     for name, entry in sorted(entries.items(), key=lambda item: item[1][3:]):
         if entry.start != at:
-            what = "overlaps another tensor" if entry.start < at else "follows a hole"
+            what = "overlaps another tensor" if entry.start < at else "follows a gap"
             raise ValueError(f"the tensor {name[:80]!r} {what}")
         at = entry.stop
     if at != size:

@@ -1,7 +1,7 @@
 """Hugging Face checkpoints: the model and its parameters.
 
-Every parameter of ours is found, and every tensor of the file is used or known to hold nothing of
-its own; shapes are compared before memory is taken.
+Every parameter must be found, and every tensor must be used or known to be redundant; shapes are
+checked before memory is allocated.
 """
 
 import concurrent.futures
@@ -39,27 +39,27 @@ __all__ = [
     "parameter_shapes",
 ]
 
-# Types that are near a known one.
+# Model types similar to a known one.
 _REFUSED = {
-    "nllb-moe": "mixtures of experts are not handled: take a dense NLLB, of model_type m2m_100"
+    "nllb-moe": "mixtures of experts are not supported: use a dense NLLB, of model_type m2m_100"
 }
-_LONGEST = 1 << 20  # positions that are computed and so cost no parameters
-_LARGEST_TABLE = 1 << 28  # numbers, of positions that are computed as a table
-_AT_ONCE = 2  # tensors: while one is read, another is transposed
+_LONGEST = 1 << 20  # computed positions, which need no parameters
+_LARGEST_TABLE = 1 << 28  # values of a computed table of positions
+_AT_ONCE = 2  # tensors at a time: while one is read, another is transposed
 
 
 @dataclasses.dataclass(frozen=True)
 class HFCheckpoint:
-    """A Hugging Face checkpoint whose every tensor is accounted for; nothing is loaded yet.
+    """A Hugging Face checkpoint with every tensor accounted for, not loaded yet.
 
     Attributes:
-        path: Where it is.
-        fields: Its ``config.json``.
-        family: Its table of names.
-        model: What it holds, as one of ours.
-        mappings: Where each of our parameters lies.
-        tensors: Its files.
-        names: What tensors are called in the files, by today's names.
+        path: Its folder.
+        fields: The content of ``config.json``.
+        family: The family of the model.
+        model: The model.
+        mappings: The mapping of each parameter to a tensor.
+        tensors: The tensor files.
+        names: Names of tensors in the files, by current names.
     """
 
     path: Path
@@ -71,19 +71,19 @@ class HFCheckpoint:
     names: Mapping[str, str]
 
     def load(self, place: Callable[[str, np.ndarray], Any] | None = None) -> dict[Any, Any]:
-        """The parameters, in nested dictionaries, float32.
+        """Loads the parameters as nested dictionaries of float32 arrays.
 
-        Two tensors at a time are read, transposed and placed, so that no more than these is taken
-        beside the parameters themselves.
+        Two tensors at a time are read, transposed and placed, so that little memory is needed
+        besides the parameters.
 
         Args:
-            place: Maps the path of a parameter and its values to where it shall lie, such as its
-                part on each device of a mesh. None is the default device; on a CPU, parameters
-                are read to where they stay, and those that lie in the file as they do in memory
-                may stay there.
+            place: Function from the path of a parameter and its values to an array, such as one
+                sharded on a mesh. None is the default device; on a CPU, parameters are read
+                directly into their arrays, and may stay memory-mapped if the file has the right
+                layout.
 
         Raises:
-            CheckpointError: A file changed since it was opened, or a tensor is not finite.
+            CheckpointError: A file has changed since it was opened, or a tensor is not finite.
         """
         together: dict[str, list[TensorMapping]] = {}
         for mapping in self.mappings:
@@ -105,7 +105,7 @@ class HFCheckpoint:
                 array = self.tensors.read(there, aligned if moved else memory)
             if not all_finite(array):
                 raise CheckpointError(
-                    f"{self.path}: the tensor {there} holds NaN or infinity: damaged, fetch it anew"
+                    f"{self.path}: the tensor {there} has NaN or infinity: download it again"
                 )
             return {
                 mapping.name: put(mapping.name, from_hf(array, mapping, memory))
@@ -117,16 +117,16 @@ class HFCheckpoint:
                 name: leaf for leaves in pool.map(part, together) for name, leaf in leaves.items()
             }
         if stay:
-            found = jax.device_put(found)  # all at once, as each call takes a moment
+            found = jax.device_put(found)  # all at once, since each call has overhead
         return unflatten_dict({mapping.name: found[mapping.name] for mapping in self.mappings})
 
 
 def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
-    """The Hugging Face checkpoint in a folder.
+    """Opens the Hugging Face checkpoint in a folder.
 
     Raises:
-        CheckpointError: It is missing or damaged, of no family that is known, has tensors that the
-            model does not, lacks some, or has some of another shape than its configuration says.
+        CheckpointError: It is missing or damaged, its family is unknown, tensors are missing or
+            unexpected, or their shapes differ from the configuration.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -158,7 +158,7 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
 
 
 def abstract_model(model: Model) -> Any:
-    """The model of ours with shapes instead of parameters."""
+    """Returns the model with shapes instead of parameters."""
     kind: Any = model.kind
     how: dict[str, Any] = {
         "mlm_head": model.words,
@@ -183,14 +183,14 @@ def _family(fields: ConfigReader) -> ModelFamily:
     known = ", ".join(name for family in FAMILIES for name in family.types)
     reason = _REFUSED.get(str(kind), f"known are {known}")
     if "auto_map" in fields.values:
-        reason += "; code that comes with a checkpoint is never run"
+        reason += "; code in a checkpoint is never executed"
     raise fields.refused("model_type", kind, reason)
 
 
 def _canonical_names(
     family: ModelFamily, fields: ConfigReader, tensors: TensorFolder
 ) -> dict[str, str]:
-    """Maps current tensor names to those in the files, without tensors that hold nothing."""
+    """Maps current tensor names to names in the files, without redundant tensors."""
     found: dict[str, str] = {}
     for there in tensors.entries:
         if any(re.fullmatch(pattern, there) for pattern in family.ignored):
@@ -200,11 +200,11 @@ def _canonical_names(
             name = re.sub(pattern, instead, name)
         if name in found:
             raise CheckpointError(
-                f"{tensors.path}: tensors {found[name]} and {there} are the same one of the model"
+                f"{tensors.path}: tensors {found[name]} and {there} are the same parameter"
             )
         found[name] = there
     for original, other in family.tied_names(fields):
-        # A bare model has the same table without the prefix, and perhaps a head beside it.
+        # A bare model has the same table without the prefix, and possibly a head.
         bare = original.partition(".")[2]
         if original not in found and bare not in found and other in found:
             found[original] = found.pop(other)
@@ -226,11 +226,11 @@ def _same(
 def _described(
     family: ModelFamily, fields: ConfigReader, known: Tensors, tensors: TensorFolder
 ) -> Model:
-    """The model that a configuration describes, of sizes that can be.
+    """Returns the model described by a configuration, with plausible sizes.
 
     Raises:
-        CheckpointError: A key has a value that it cannot have.
-        ConfigError: Several keys do not fit together, or not the files.
+        CheckpointError: A key has an invalid value.
+        ConfigError: Keys contradict each other or the files.
     """
     model = family.model(fields, known)
     _check_sizes(model, tensors)
@@ -238,7 +238,7 @@ def _described(
 
 
 def _refusal(describe: Callable[[ConfigReader], Model], fields: ConfigReader) -> str:
-    """Why a configuration describes no model, or nothing."""
+    """Returns why a configuration does not describe a model; empty if it does."""
     try:
         describe(fields)
     except UserError as error:
@@ -247,7 +247,7 @@ def _refusal(describe: Callable[[ConfigReader], Model], fields: ConfigReader) ->
 
 
 class _Mismatch(NamedTuple):
-    """A tensor that the model lacks or should not have, or of another shape."""
+    """A tensor that is missing, unexpected, or has the wrong shape."""
 
     tensor: str
     problem: str
@@ -255,7 +255,7 @@ class _Mismatch(NamedTuple):
 
 
 def _expected(family: ModelFamily, model: Model, mismatch: _Mismatch) -> Any:
-    """Returns whether a model has a tensor, and its shape if that is what does not fit."""
+    """Returns whether a model has a tensor, and the expected shape if it differs."""
     for mapping in family.mappings(model):
         if mapping.hf_name == mismatch.tensor:
             return (
@@ -272,18 +272,18 @@ def _first_mismatch(
     shapes: Mapping[str, tuple[int, ...]],
     same: Callable[[str, str], bool],
 ) -> _Mismatch | None:
-    """The first tensor of a folder that is not that of the model, compared one by one."""
+    """Returns the first tensor of a folder that does not match the model."""
     expected = parameter_shapes(model)
     described = {mapping.name for mapping in mappings}
     if described != expected.keys():
         apart = sorted(described ^ expected.keys())
-        raise CheckpointError(f"{Path(fields.where).parent}: no published place for {apart[0]}")
+        raise CheckpointError(f"{Path(fields.where).parent}: no tensor is known for {apart[0]}")
     for mapping in mappings:
         if mapping.hf_name not in shapes:
             return _Mismatch(mapping.hf_name, "is missing")
         found, wanted = shapes[mapping.hf_name], hf_shape(expected[mapping.name], mapping)
         if found != wanted:
-            problem = f"is {list(found)}, and {list(wanted)} by config.json"
+            problem = f"is {list(found)}, but {list(wanted)} in config.json"
             return _Mismatch(mapping.hf_name, problem, shape=True)
     used = {mapping.hf_name for mapping in mappings}
     originals = [mapping.hf_name for mapping in mappings if mapping.name in _COPIED]
@@ -301,7 +301,7 @@ def _first_mismatch(
 
 
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter; one block a stack is traced, for the others are as it is."""
+    """Returns the shape of every parameter, by tracing one block per stack."""
     config = model.config
     encoder = model.encoder or config
     layers = {
@@ -322,7 +322,7 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def _with_one_layer(config: TransformerConfig) -> TransformerConfig:
-    """The same with at most one layer a stack."""
+    """Returns the configuration with at most one layer per stack."""
     return dataclasses.replace(
         config,
         encoder_layers=min(1, config.encoder_layers),
@@ -331,12 +331,12 @@ def _with_one_layer(config: TransformerConfig) -> TransformerConfig:
     )
 
 
-# What old files may hold more than once.
+# Tensors that old files may have more than once.
 _COPIED = ("embedding/table", "decoder_embedding/table", "head/bias", "head/table")
 
 
 def _check_sizes(model: Model, tensors: TensorFolder) -> None:
-    """Refuses sizes that the files cannot hold, before the model is described.
+    """Refuses sizes that exceed the files, before the model is created.
 
     Raises:
         ConfigError: A size is out of range.
@@ -365,12 +365,12 @@ def _check_config_sizes(config: TransformerConfig, tensors: TensorFolder) -> Non
     for what, elements in sizes.items():
         if elements > most:
             raise ConfigError(
-                f"its {what} makes {elements:,} numbers, which do not fit the {most:,} bytes of "
+                f"its {what} means {elements:,} values, which exceed the {most:,} bytes of "
                 f"the tensors"
             )
     if layers > len(tensors.entries):
-        raise ConfigError(f"{layers} layers, and fewer tensors than that")
+        raise ConfigError(f"{layers} layers, but fewer tensors")
     if places.max_length > _LONGEST:
-        raise ConfigError(f"{places.max_length} positions: at most {_LONGEST} are computed")
+        raise ConfigError(f"{places.max_length} positions: at most {_LONGEST} are supported")
     if places.kind.startswith("sinusoidal") and places.max_length * config.d_model > _LARGEST_TABLE:
-        raise ConfigError(f"{places.max_length} positions of {config.d_model} numbers: too many")
+        raise ConfigError(f"{places.max_length} positions of size {config.d_model}: too many")

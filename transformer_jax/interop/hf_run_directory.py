@@ -1,4 +1,4 @@
-"""Hugging Face folders used as run directories, and converted to them."""
+"""Hugging Face folders used as or converted to run directories."""
 
 import dataclasses
 import functools
@@ -40,12 +40,12 @@ __all__ = [
     "save_converted",
 ]
 
-_STRIDE = 128  # tokens that windows over a context share, as its users have it
+_STRIDE = 128  # overlap of windows over a context in tokens, as is usual for these models
 
 
 @functools.lru_cache(maxsize=2)
 def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> HFCheckpoint:
-    """The folder, anew when it, by its real name and the stamps of its files, is another."""
+    """Opens the folder; cached by its real path and the stamps of its files."""
     return open_hf_checkpoint(path)
 
 
@@ -64,13 +64,14 @@ class HFRunDirectory(RunDirectory):
 
     @property
     def folder(self) -> HFCheckpoint:
-        """The folder, every tensor of which is accounted for.
+        """The opened folder, with every tensor accounted for.
 
         Raises:
-            CheckpointError: It is damaged, or of no family that is known.
+            CheckpointError: The folder is damaged, or its family is unknown.
         """
         if self._folder is None:
-            # One command opens a run several times, and comparing tied tables reads all of both.
+            # One command opens a run several times, and comparing tied tables reads them
+            # completely.
             stamps = [
                 (file.name, (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ino)
                 for file in sorted(self.path.iterdir())
@@ -80,21 +81,21 @@ class HFRunDirectory(RunDirectory):
         return self._folder
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """Returns the ``config.json`` of a run that would have trained the model.
+        """Returns the ``config.json`` of an equivalent run.
 
         Raises:
-            CheckpointError: The folder is damaged, or of no family that is known.
+            CheckpointError: The folder is damaged, or its family is unknown.
         """
         return run_fields(self.folder)
 
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
     ) -> Loaded:
-        """The parameters, on the default device.
+        """Loads the parameters onto the default device.
 
         Raises:
             CheckpointError: A tensor cannot be read.
-            ConfigError: A step or an average is asked for.
+            ConfigError: A step or an average is requested.
         """
         self.refuse_steps(which, average)
         return Loaded(self.folder.load(), 0, None)
@@ -102,11 +103,11 @@ class HFRunDirectory(RunDirectory):
     def weights_digest(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
     ) -> str:
-        """A checksum of the files of its tensors.
+        """Returns a checksum of the tensor files.
 
         Raises:
             CheckpointError: A file cannot be read.
-            ConfigError: A step or an average is asked for.
+            ConfigError: A step or an average is requested.
         """
         self.refuse_steps(which, average)
         whole = hashlib.sha256()
@@ -119,10 +120,10 @@ class HFRunDirectory(RunDirectory):
         return whole.hexdigest()
 
     def refuse_steps(self, which: int | str, average: int) -> None:
-        """Refuses a choice of a checkpoint, of which a folder has one.
+        """Refuses the choice of a checkpoint, since a folder has only one.
 
         Raises:
-            ConfigError: A step or an average is asked for.
+            ConfigError: A step or an average is requested.
         """
         if isinstance(which, int) or average > 1:
             raise ConfigError(
@@ -130,10 +131,10 @@ class HFRunDirectory(RunDirectory):
             )
 
     def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
-        """The tokenizer, from whatever file the folder has of one.
+        """Loads the tokenizer from any supported file of the folder.
 
         Raises:
-            DataError: There is none, or it cannot be converted exactly.
+            DataError: There is no tokenizer, or it cannot be converted exactly.
         """
         from transformer_jax.data.tokenizer import Tokenizer
         from transformer_jax.interop.vocabularies import find_target_tokenizer
@@ -145,7 +146,7 @@ class HFRunDirectory(RunDirectory):
             raise DataError(f"{self.path}: {error}") from None
 
     def tokenizer_file(self) -> tuple[str, dict[str, str]]:
-        """The text of its ``tokenizer.json``, and the names of special tokens by role."""
+        """Returns the text of ``tokenizer.json``, and the names of special tokens by role."""
         if self._found is None:
             from transformer_jax.interop.vocabularies import find_tokenizer
 
@@ -157,17 +158,17 @@ class HFRunDirectory(RunDirectory):
 def preprocessor_fields(path: Path) -> dict[str, Any] | None:
     """Returns the settings of image preprocessing: size, mean of pixels and so on.
 
-    None where the folder does not say it.
+    None if the folder has no such settings.
 
     Raises:
-        CheckpointError: Its file is damaged.
+        CheckpointError: The file is damaged.
     """
     file = path / "preprocessor_config.json"
     return read_config(file).values if os.path.lexists(file) else None
 
 
 def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
-    """The ``config.json`` of a run whose model is that of a folder."""
+    """Returns the ``config.json`` of a run with the model of a folder."""
     model = folder.model
     found: dict[str, Any] = {
         "model": dataclasses.asdict(model.config),
@@ -212,14 +213,14 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
 
 
 def model_of(fields: Mapping[str, Any], kind: str) -> Model:
-    """The model that a run's ``config.json`` describes, as it would be published.
+    """Returns the model described by a run's ``config.json``, for publishing.
 
     Args:
-        fields: What the file says.
+        fields: Fields of the file.
         kind: The family of the run.
 
     Raises:
-        ConfigError: The model is a recurrent translator, which no published family is.
+        ConfigError: The model is a recurrent translator, for which there is no published family.
     """
     if fields["model"].get("kind") == "recurrent":
         raise ConfigError(
@@ -246,7 +247,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
 
 
 def _encoder_of(fields: Mapping[str, Any], config: TransformerConfig) -> TransformerConfig:
-    """The encoder of images, which computes as the model of texts does."""
+    """Returns the image encoder, with the compute settings of the text model."""
     encoder: TransformerConfig = from_dict(TransformerConfig, fields["encoder"])
     return dataclasses.replace(encoder, compute=config.compute)
 
@@ -259,10 +260,10 @@ def republished(
     Args:
         record: ``published`` of the ``config.json`` of the start.
         kind: The family of the run.
-        config: Its model, which may have more tokens or other rates of dropout.
+        config: The run's model, which may have more tokens or different dropout rates.
 
     Returns:
-        The record with what has changed; None where that family does not have this model.
+        The record with the changes, or None if the family does not have this model.
     """
     from transformer_jax.interop.export_plan import fields_of
 
@@ -271,7 +272,7 @@ def republished(
     if fields is None:
         return None
     generation = record["generation"]
-    if generation == record["fields"]:  # there is one file for both
+    if generation == record["fields"]:  # one file has both
         generation = fields
     return {**record, "fields": fields, "generation": generation}
 
@@ -284,19 +285,19 @@ def convert(
     change: Callable[[Any, Any], tuple[Any, Any]] = lambda params, fields: (params, fields),
     more: Callable[[RunDirectory], None] = lambda run: None,
 ) -> int:
-    """A run directory with the model of a Hugging Face folder; returns how many parameters it has.
+    """Converts a Hugging Face folder to a run directory; returns the number of parameters.
 
     Args:
         path: The folder.
-        output: The run to create, on this machine.
-        overwrite: Whether a run that is there gives way.
-        change: Makes the parameters and the ``config.json`` of the run from those of the folder.
-        more: Writes further files of the run.
+        output: The run to create, on a local disk.
+        overwrite: Whether to replace an existing run.
+        change: Function from the folder's parameters and ``config.json`` to the run's.
+        more: Function that writes further files of the run.
 
     Raises:
         CheckpointError: The folder is damaged, or the run cannot be written.
-        ConfigError: There is something at ``output`` already, or it is a URL.
-        DataError: The folder has no tokenizer that can be used.
+        ConfigError: ``output`` exists, or is a URL.
+        DataError: The folder has no usable tokenizer.
     """
     if (url := url_of(output)) is not None:
         raise ConfigError(
@@ -312,10 +313,10 @@ def convert(
         check_vocabulary(tokenizer, sizes.vocab_size, sizes.decoder().vocab_size, where=path)
         fields |= {"special": source.tokenizer_file()[1]}
         describe = {"tokenizer": tokenizer.sha256}
-    RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
+    RunDirectory.check_free(output, overwrite=overwrite)  # check before loading anything
     params, fields = change(source.load_params().params, fields)
     dense = fields.get("sentence", {}).get("dense")
-    if dense is not None:  # a run that gives way to this one is there until all is read
+    if dense is not None:  # an existing run is kept until everything is read
         read_head(source.path, fields["sentence"], source.folder.model.config.d_model)
         dense["sha256"] = digest(dense_tensors(source.path, dense))
     with RunDirectory.whole(output, overwrite=overwrite) as run:

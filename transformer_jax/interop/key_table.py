@@ -1,4 +1,4 @@
-"""Keys of a published ``config.json`` and the settings that they mean, in both directions."""
+"""Keys of a published ``config.json`` and the corresponding settings, in both directions."""
 
 import dataclasses
 import operator
@@ -11,7 +11,7 @@ from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["ACTIVATIONS", "Key", "KeyTable", "activation", "flag", "number", "size", "written"]
 
-# Hugging Face's names of non-linearities and ours.
+# Hugging Face's names of activations, and ours.
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -34,9 +34,9 @@ class Key(NamedTuple):
 
     Attributes:
         name: The key.
-        settings: Dotted paths of the settings that it gives a value.
-        read: Reads the value; None for a key that is written only.
-        write: Returns the value of the key for a configuration.
+        settings: Dotted paths of the settings that it sets.
+        read: Function that reads the value; None for a key that is only written.
+        write: Function from a configuration to the value of the key.
     """
 
     name: str
@@ -51,13 +51,13 @@ def size(
     default: int | Callable[[ConfigReader], int] | None = None,
     write: _Write | None = None,
 ) -> Key:
-    """Returns the key of a positive whole number.
+    """Returns the key of a positive integer.
 
     Args:
         setting: The dotted path of the setting.
-        names: The key, and older keys that are read where it is missing.
-        default: The value where all are missing, perhaps by other keys; None refuses that.
-        write: Returns the value to write; None is the setting's.
+        names: The key, and older keys that are read if it is missing.
+        default: The default, possibly a function of other keys; None makes it required.
+        write: Function to the value to write; None is the setting's.
     """
     usual = lambda fields: default(fields) if callable(default) else default
     read = lambda fields: fields.whole(*names, default=usual(fields))
@@ -72,8 +72,8 @@ def number(
     Args:
         settings: Dotted paths of the settings, separated by blanks.
         name: The key.
-        default: The value where it is missing; None refuses that.
-        above: The largest number that is refused.
+        default: The default; None makes it required.
+        above: Exclusive lower bound.
     """
     paths = tuple(settings.split())
     read = lambda fields: fields.number(name, default=default, above=above)
@@ -81,7 +81,7 @@ def number(
 
 
 def flag(settings: str, name: str, default: bool, values: tuple[Any, Any] = (False, True)) -> Key:
-    """Returns the key of a choice of two values.
+    """Returns the key of a boolean for two values.
 
     Args:
         settings: Dotted paths of the settings, separated by blanks.
@@ -103,14 +103,14 @@ def activation(
     known: Mapping[str, str] = ACTIVATIONS,
     tanh: str = "gelu_new",
 ) -> Key:
-    """Returns the key of a non-linearity.
+    """Returns the key of an activation.
 
     Args:
         name: The key.
-        default: The value where it is missing.
+        default: The default.
         setting: The dotted path of the setting.
         known: Our names by Hugging Face's.
-        tanh: The name that the tanh approximation of GELU is written under.
+        tanh: The name to write for the tanh approximation of GELU.
     """
     value_of = operator.attrgetter(setting)
     return Key(
@@ -122,7 +122,7 @@ def activation(
 
 
 def written(name: str, setting: str) -> Key:
-    """Returns a key whose value the family reads together with the tensors."""
+    """Returns a key that is only written; the family reads its value together with the tensors."""
     return Key(name, (), None, operator.attrgetter(setting))
 
 
@@ -142,7 +142,7 @@ class KeyTable:
         """Returns the values of settings by dotted path.
 
         Raises:
-            CheckpointError: A value that cannot be.
+            CheckpointError: A value is invalid.
         """
         found = {}
         for key in self.keys:
@@ -155,10 +155,10 @@ class KeyTable:
 
         Args:
             fields: The keys.
-            settings: Further settings by dotted path; groups of settings may be given whole.
+            settings: Further settings, or groups of settings, by dotted path.
 
         Raises:
-            CheckpointError: A value that cannot be.
+            CheckpointError: A value is invalid.
         """
         groups: dict[str, dict[str, Any]] = {name: {} for name in _GROUPS}
         values: dict[str, Any] = {}

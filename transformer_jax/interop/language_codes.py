@@ -1,4 +1,4 @@
-"""Languages of published translators: their codes, and the tags of a folder."""
+"""Languages of published translators: codes, and the tags of a folder."""
 
 import os
 import re
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_dictionary", "find_languages", "language_tokens", "tokenizer_fields"]
 
-# In the order of their ids: M2M100 (WMT 2021 apart), NLLB-200, mBART-50.
+# In the order of their ids: M2M100 (WMT 2021 separately), NLLB-200, mBART-50.
 _CODES: Mapping[str, str] = {
     "m2m100": """
         af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu
@@ -56,23 +56,23 @@ _CODES: Mapping[str, str] = {
         th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
     """,
 }
-# The token of a language, by the type of the model.
+# The token of a language, by model type.
 _PATTERNS = {
     "m2m_100": r"__(?P<fairseq>[a-z]{2,3})__|(?P<flores>[a-z]{3}_[A-Z][a-z]{3})",
     "mbart": r"(?P<xlm>[a-z]{2}_[A-Z]{2})",
 }
-# The classes of transformers that need no other file than tokenizer.json.
+# The classes of transformers that need only tokenizer.json.
 _CLASSES = {"flores": "NllbTokenizer", "xlm": "MBart50Tokenizer"}
 
 
 def language_tokens(settings: Settings) -> tuple[str, ...]:
-    """Returns the tokens of languages that follow the pieces of a published vocabulary.
+    """Returns the language tokens after the pieces of a published vocabulary.
 
     Args:
-        settings: Of a tokenizer of M2M100, NLLB or mBART-50.
+        settings: Settings of a tokenizer of M2M100, NLLB or mBART-50.
 
     Raises:
-        DataError: ``language_codes`` is another list than those of M2M100.
+        DataError: ``language_codes`` is not a list of M2M100.
 
     Example:
         >>> language_tokens(Settings({"tokenizer_class": "M2M100Tokenizer"}))[:2]
@@ -92,23 +92,24 @@ def find_languages(
     kind: str,
     roles: Mapping[str, Any],
 ) -> LanguageTags | None:
-    """Returns the languages of a folder; None where its model is of one direction.
+    """Returns the languages of a folder; None for a model with one direction.
 
-    Targets of all of them begin with the tag of their language, behind the start token ``</s>``;
-    sources begin with theirs, or in the order that NLLB had first, end with it.
+    Targets begin with their language tag, after the start token ``</s>``; sources begin with their
+    tag, or in the first version of NLLB, end with it.
 
     Args:
         backend: The tokenizer of the folder.
-        settings: Its settings.
+        settings: The settings of the tokenizer.
         kind: The type of the model.
         roles: The names of special tokens by role.
 
     Raises:
-        DataError: A default language that the folder does not have; the folder is not named.
+        DataError: The folder does not have the default language; the message does not name the
+            folder.
     """
     known = backend.get_vocab()
     pattern, listed = _PATTERNS.get(kind), set(settings.listed())
-    # mBART's first form begins targets with the tag itself.
+    # mBART's first version starts targets with the tag itself.
     if pattern is None or roles.get("bos") != roles.get("eos"):
         return None
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -135,48 +136,48 @@ def find_languages(
 def _default(settings: Settings, key: str, tags: Mapping[str, int]) -> str | None:
     name = settings.text(key)
     if name is not None and name not in tags:
-        raise DataError(f"has {key} {name[:40]!r}, which is no token of a language")
+        raise DataError(f"has {key} {name[:40]!r}, which is not a language token")
     return name
 
 
 def check_dictionary(
     folder: Path, settings: Settings, backend: "tokenizers.Tokenizer", rows: int
 ) -> None:
-    """Refuses a ``vocab.json`` that is not the one that a model with its languages was made with.
+    """Refuses a ``vocab.json`` that does not match a multilingual model.
 
-    Tokens of languages follow those of the file, and so would be others.
+    Language tokens follow the tokens of the file, so they would be different.
 
     Args:
         folder: The folder.
-        settings: Its settings.
-        backend: The tokenizer that was made of the file.
-        rows: Tokens of the model.
+        settings: The settings of the tokenizer.
+        backend: The tokenizer created from the file.
+        rows: Number of tokens of the model.
 
     Raises:
-        DataError: The sizes differ; the folder is not named.
+        DataError: The sizes differ; the message does not name the folder.
     """
     if settings.family != "m2m100" or os.path.lexists(folder / "tokenizer.json"):
         return
     size = len(read_ids(folder / "vocab.json"))
     codes, spare = len(language_tokens(settings)), settings.count("num_madeup_words", 8)
-    # The table has spare rows, unless it was resized to the tokenizer.
+    # The table has spare rows, unless it was resized for the tokenizer.
     if rows not in (size + codes + spare, backend.get_vocab_size()):
         raise DataError(
-            f"does not fit the model: vocab.json has {size:,} tokens, which with {codes} languages "
-            f"and num_madeup_words {spare} make {size + codes + spare:,}, and vocab_size is "
-            f"{rows:,}: take both files from one checkpoint"
+            f"does not match the model: vocab.json has {size:,} tokens, and with {codes} languages "
+            f"and num_madeup_words {spare} make {size + codes + spare:,}, but vocab_size is "
+            f"{rows:,}: use both files of one checkpoint"
         )
 
 
 def tokenizer_fields(tags: LanguageTags, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the keys of ``tokenizer_config.json`` about languages, as transformers reads them.
+    """Returns the keys of ``tokenizer_config.json`` about languages, for transformers.
 
     Args:
         tags: The languages.
-        names: The token of each.
+        names: The token of each language.
 
     Returns:
-        The keys; none for tags of another kind than those of published translators.
+        The keys; empty for tags unlike those of published translators.
 
     Example:
         >>> tags = LanguageTags({"eng_Latn": 7}, ("from",), (2,), ("to",))

@@ -1,4 +1,4 @@
-"""Memory that JAX on a CPU takes over as it is, without a copy."""
+"""Memory that JAX on a CPU can use without a copy."""
 
 import math
 import threading
@@ -9,19 +9,19 @@ from numpy.typing import DTypeLike
 
 __all__ = ["LINE", "Memory", "Shared", "aligned"]
 
-LINE = 64  # bytes, at a multiple of which arrays have to begin
+LINE = 64  # required alignment of arrays in bytes
 
-# Makes an array of a shape and a type, whose contents are arbitrary.
+# (shape, dtype) -> uninitialized array
 Memory = Callable[[tuple[int, ...], DTypeLike], np.ndarray]
 
-_SMALL, _LARGE = 1 << 16, 1 << 22  # bytes of arrays
-_PIECES = (1 << 20, 1 << 25)  # bytes of what small and middle-sized ones share
+_SMALL, _LARGE = 1 << 16, 1 << 22  # limits of array sizes in bytes
+_PIECES = (1 << 20, 1 << 25)  # sizes of shared pieces for small and medium arrays, in bytes
 
 
 def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """An array whose contents are arbitrary, in memory that JAX on a CPU takes over as it is.
+    """Returns an uninitialized array in memory that JAX on a CPU can use without a copy.
 
-    Anywhere else than at a multiple of 64 bytes it makes a copy, and holds both for a moment.
+    Without alignment to 64 bytes, JAX would make a copy, with both in memory temporarily.
 
     Example:
         >>> aligned((3, 5), np.float32).ctypes.data % 64
@@ -31,12 +31,11 @@ def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 
 class Shared:
-    """Makes arrays as :func:`aligned` does, many of which share a piece of memory.
+    """Allocates arrays like :func:`aligned`, many of them in shared pieces of memory.
 
-    The system hands large pieces over in large pages, in less time than many small ones. A piece
-    is given back when the last of its arrays is gone; so arrays of unlike size share none, as
-    small ones, such as biases, often outlive kernels that are laid out anew.
-    Threads may call it at once.
+    The system provides large pieces in large pages, faster than many small ones. A piece is
+    released with the last of its arrays; so arrays of different sizes do not share one, since small
+    arrays, such as biases, often outlive kernels whose layout is changed. Thread-safe.
 
     Example:
         >>> memory = Shared()
@@ -50,10 +49,10 @@ class Shared:
         self._lock = threading.Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """An array whose contents are arbitrary.
+        """Returns an uninitialized array.
 
         Raises:
-            MemoryError: There is no room for it.
+            MemoryError: There is not enough memory.
         """
         size = _size(shape, dtype)
         if size >= _LARGE:
@@ -66,7 +65,7 @@ class Shared:
 
 
 class _Piece:
-    """Memory that arrays are taken from, one after the other."""
+    """Memory from which arrays are allocated in sequence."""
 
     def __init__(self, nbytes: int):
         self._raw = np.empty(nbytes + LINE, np.uint8)
@@ -74,7 +73,7 @@ class _Piece:
         self.left = nbytes
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """The next array; there has to be room for it."""
+        """Returns the next array, for which there must be room."""
         size, length = _size(shape, dtype), math.prod(shape) * np.dtype(dtype).itemsize
         start = self._at
         self._at, self.left = start + size, self.left - size
@@ -82,5 +81,5 @@ class _Piece:
 
 
 def _size(shape: tuple[int, ...], dtype: DTypeLike) -> int:
-    """Bytes of an array and of what follows it up to the next multiple of 64."""
+    """Returns the bytes of an array, rounded up to a multiple of 64."""
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE

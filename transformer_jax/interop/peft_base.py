@@ -1,8 +1,8 @@
-"""Adapters that changed their base when they began, as adapters of the base as it is published.
+"""Converts adapters that changed their base at initialization to adapters of the published base.
 
-PiSSA (Meng et al. 2024, arXiv:2404.02948) and OLoRA (Büyükakyüz 2024, arXiv:2406.01775) begin with
-factors of the weights themselves and subtract their product: what is stored belongs to ``W - s B₀
-A₀``. With ``[A; A₀]`` and ``[B, -B₀]`` it is an adapter of ``W`` of twice the rank.
+PiSSA (Meng et al. 2024, arXiv:2404.02948) and OLoRA (Büyükakyüz 2024, arXiv:2406.01775) start from
+factors of the weights themselves and subtract their product: the stored adapter belongs to ``W - s
+B₀ A₀``. With ``[A; A₀]`` and ``[B, -B₀]``, it becomes an adapter of ``W`` of twice the rank.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ __all__ = ["as_of_unchanged_base", "first_factors", "largest_rank"]
 def first_factors(
     kind: str, weight: np.ndarray, rank: int, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes ``A₀`` [R, in] and ``B₀`` [out, R], whose scaled product the base lost.
+    """Computes ``A₀`` [R, in] and ``B₀`` [out, R], whose scaled product the base lacks.
 
     Args:
-        kind: ``pissa``, of the largest singular values, or ``olora``, of a QR decomposition.
-        weight: As PEFT decomposes it, [out, in]. OLoRA takes the kernel as it is stored.
+        kind: ``pissa``, from the largest singular values, or ``olora``, from a QR decomposition.
+        weight: The matrix that PEFT decomposes, [out, in]; for OLoRA, the kernel as stored.
         rank: R.
         scale: The factor of the product.
 
@@ -41,7 +41,7 @@ def first_factors(
 
 
 def largest_rank(kind: str | None, rank: int, shape: tuple[int, int]) -> int:
-    """Returns the rank of stored tensors: a decomposition has no more than its matrix has.
+    """Returns the rank of stored tensors: a decomposition has at most the rank of its matrix.
 
     Example:
         >>> largest_rank("pissa", 8, (4, 16)), largest_rank(None, 8, (4, 16))
@@ -54,27 +54,27 @@ def as_of_unchanged_base(
     where: str, kind: str, arrays: Mapping[str, np.ndarray], weight: np.ndarray, scale: float,
     *, stored_inputs_first: bool,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Returns the tensors of an adapter, ``a`` and ``b``, for the base as it is published.
+    """Returns the tensors of an adapter, ``a`` and ``b``, for the published base.
 
     Args:
-        where: For messages.
-        kind: How it began.
-        arrays: Its ``a`` [R, in], ``b`` [out, R] and perhaps ``magnitude``.
+        where: Name of the module, for messages.
+        kind: The initialization.
+        arrays: ``a`` [R, in], ``b`` [out, R] and optionally ``magnitude``.
         weight: The published kernel, [out, in].
         scale: The factor of the product.
-        stored_inputs_first: Whether the kernel is stored as [in, out] there (GPT-2).
+        stored_inputs_first: Whether the file stores the kernel as [in, out] (GPT-2).
 
     Raises:
-        CheckpointError: PEFT has no such adapter of a kernel of this shape.
+        CheckpointError: PEFT does not support this adapter for a kernel of this shape.
     """
     rank = len(arrays["a"])
     if kind == "olora" and stored_inputs_first and weight.shape[0] != weight.shape[1]:
         raise CheckpointError(
             f"{where}: OLoRA of a kernel of {weight.shape[1]} x {weight.shape[0]}, which PEFT "
-            f"stores inputs first, is none that it can train"
+            f"stores inputs first, is not supported by PEFT"
         )
     if kind == "olora" and stored_inputs_first:
-        # PEFT decomposes the kernel as it is stored, and subtracts the product from it.
+        # PEFT decomposes the kernel as stored, and subtracts the product from it.
         b, a = (factor.T for factor in first_factors(kind, weight.T, rank, scale))
     else:
         a, b = first_factors(kind, weight, rank, scale)

@@ -1,6 +1,6 @@
-"""The configuration of an adapter in PEFT's format: each key is applied, or refused.
+"""The configuration of an adapter in PEFT's format: each key is applied or refused.
 
-The rules are those of PEFT 0.21. Keys that change nothing of what a stored adapter computes are
+The rules follow PEFT 0.21. Keys that do not affect the results of a stored adapter are
 :data:`_WITHOUT_EFFECT`; ``tests/parity/test_peft_sweep.py`` draws values for each of them.
 """
 
@@ -23,7 +23,7 @@ INDICES = "trainable_token_indices"
 _ALL_LINEAR = "all-linear"
 _NO_TARGETS = "dummy-target-modules"
 
-# What training began with is all that these say, or where it ran.
+# These only affect the start of training, or where it ran.
 _WITHOUT_EFFECT = frozenset({
     "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "peft_version",
     "lora_dropout", "fan_in_fan_out", "runtime_config", "megatron_core", "qalora_group_size",
@@ -34,23 +34,23 @@ _APPLIED = frozenset({
     "rank_pattern", "alpha_pattern", "target_modules", "exclude_modules", "layers_to_transform",
     "layers_pattern", "modules_to_save", "init_lora_weights", "ensure_weight_tying", INDICES,
 })  # fmt: skip
-# An empty object turns these variants of LoRA on.
+# Even an empty object enables these variants of LoRA.
 _VARIANTS = frozenset({
     "velora_config", "monteclora_config", "kasa_config", "arrow_config", "use_bdlora",
 })  # fmt: skip
 
-# Initializations that leave the base as it is, and those that are computed again from the base.
+# Initializations that do not change the base, and those that are recomputed from the base.
 _UN_BASE = (True, False, None, "gaussian", "orthogonal", "eva", "mica")
 _CHANGED_BASE = ("pissa", "olora")
-# Initializations whose base the folder and the published base do not determine.
+# Initializations after which the base cannot be reconstructed.
 _UNKNOWN_BASE = {
-    "pissa_niter_": "its decomposition is drawn at random",
+    "pissa_niter_": "its decomposition is random",
     "corda": "it depends on training data",
     "lora_ga": "it depends on training data",
     "loftq": "it quantizes the base",
 }
 
-# Modules that PEFT itself adds to modules_to_save, whether or not the base has them.
+# Modules that PEFT adds to modules_to_save, even if the base does not have them.
 _ADDED = {
     "SEQ_CLS": ("classifier", "score"),
     "TOKEN_CLS": ("classifier", "score"),
@@ -63,8 +63,8 @@ class PeftConfig:
     """The settings of an ``adapter_config.json``.
 
     Attributes:
-        folder: Where it is, for messages.
-        fields: The keys of the file, checked one by one.
+        folder: The folder, for messages.
+        fields: The checked keys of the file.
     """
 
     folder: Path
@@ -72,49 +72,49 @@ class PeftConfig:
 
     @property
     def initialization(self) -> str | None:
-        """The initialization whose change of the base has to be computed again, if it is one."""
+        """The initialization whose change of the base must be recomputed, if any."""
         kind = self.fields.get("init_lora_weights", True)
         return kind.lower() if isinstance(kind, str) and kind.lower() in _CHANGED_BASE else None
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """The names of ``modules_to_save``, with those that PEFT adds for the task."""
+        """The names in ``modules_to_save``, including those that PEFT adds for the task."""
         own = tuple(self.fields.get("modules_to_save") or ())
         return own + _ADDED.get(str(self.fields.get("task_type")), ())
 
     @property
     def task_saves(self) -> frozenset[str]:
-        """Names of ``modules_to_save`` that PEFT adds to any base of some task."""
+        """The names that PEFT adds to ``modules_to_save`` for the task, for any base."""
         return frozenset(name for names in _ADDED.values() for name in names)
 
     def saving(self, module: str) -> list[str]:
-        """Returns the names of ``modules_to_save`` that a module, or one that holds it, has."""
+        """Returns the names in ``modules_to_save`` that match a module or its parents."""
         parts = module.split(".")
         paths = [".".join(parts[: i + 1]) for i in range(len(parts))]
         return [name for name in self.saved if any(path.endswith(name) for path in paths)]
 
     def rank(self, module: str) -> int:
-        """The rank of the adapter of a module."""
+        """Returns the rank of a module's adapter."""
         rank: int = _of_pattern(self.fields.get("rank_pattern"), module, self.fields.get("r", 8))
         return rank
 
     def scale(self, module: str) -> float:
-        """The factor of the product of the adapter of a module."""
+        """Returns the factor of the product of a module's adapter."""
         default = self.fields.get("lora_alpha", 8)
         alpha = _of_pattern(self.fields.get("alpha_pattern"), module, default)
         variant = "rslora" if self.fields.get("use_rslora") else "lora"
         return lora_scale(self.rank(module), float(alpha), variant)  # type: ignore[arg-type]
 
     def names_targets(self) -> bool:
-        """Returns whether ``target_modules`` names anything."""
+        """Returns whether ``target_modules`` names any modules."""
         return self.fields.get("target_modules") not in (None, "", [], _NO_TARGETS)
 
     def targets(self, module: str, *, hidden: bool = True) -> bool:
-        """Returns whether PEFT puts an adapter on a module of this name.
+        """Returns whether PEFT adds an adapter to a module of this name.
 
         Args:
-            module: The whole name.
-            hidden: Whether it is a linear map that is no output layer, as ``all-linear`` takes.
+            module: The full name.
+            hidden: Whether it is a linear map but not an output layer, for ``all-linear``.
         """
         wanted, fields = self.fields.get("target_modules"), self.fields
         if not wanted or _excluded(fields.get("exclude_modules"), module):
@@ -154,7 +154,7 @@ def _excluded(names: str | Sequence[str] | None, module: str) -> bool:
 
 
 def _of_pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
-    """The value of the first pattern that the name of a module ends with."""
+    """Returns the value of the first pattern that matches the end of a module's name."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             return value
@@ -166,15 +166,15 @@ def read_peft_config(folder: Path) -> PeftConfig:
 
     Raises:
         CheckpointError: The file is missing or damaged.
-        ConfigError: A key has a value that is none, or asks for what is not computed here.
+        ConfigError: A key has an invalid or unsupported value.
     """
     fields = read_config(folder / CONFIG).values
     if fields.get("peft_type") != "LORA":
         raise ConfigError(
-            f"{folder}: an adapter of type {fields.get('peft_type')}: LORA is what is read here"
+            f"{folder}: an adapter of type {fields.get('peft_type')}: only LORA is supported"
         )
     if (fields.get("bias") or "none") != "none":
-        raise ConfigError(f"{folder}: trains biases (bias {fields['bias']}): only none is read")
+        raise ConfigError(f"{folder}: trains biases (bias {fields['bias']}): only none is allowed")
     _check_numbers(folder, fields)
     _check_names(folder, fields)
     _check_initialization(folder, fields)
@@ -184,7 +184,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
         off: tuple[Any, ...] = (None, False) if name in _VARIANTS else (None, False, [], {})
         if value not in off:
             raise ConfigError(
-                f"{folder}: {name} is {json.dumps(value)[:60]}: adapters with it are not read here"
+                f"{folder}: {name} is {json.dumps(value)[:60]}: adapters with it are not supported"
             )
     return PeftConfig(folder, fields)
 
@@ -198,9 +198,9 @@ def _is_rank(value: Any) -> bool:
 
 
 def _check_numbers(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Refuses ranks, alphas, rates and switches that are none."""
+    """Refuses invalid ranks, alphas, rates and switches."""
     for key, pattern, right, what in (
-        ("r", "rank_pattern", _is_rank, "whole numbers of at least 1"),
+        ("r", "rank_pattern", _is_rank, "integers of at least 1"),
         ("lora_alpha", "alpha_pattern", _is_number, "numbers"),
     ):
         given = fields.get(pattern) or {}
@@ -227,7 +227,7 @@ def _check_pattern(folder: Path, key: str, name: str, pattern: str) -> None:
 
 
 def _check_names(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Refuses names of modules and numbers of layers that are none."""
+    """Refuses invalid names of modules and numbers of layers."""
     is_names = lambda value: isinstance(value, list) and all(isinstance(n, str) for n in value)
     for key in ("target_modules", "exclude_modules", "layers_pattern", "modules_to_save"):
         value = fields.get(key)
@@ -248,7 +248,7 @@ def _check_names(folder: Path, fields: Mapping[str, Any]) -> None:
     pattern = fields.get("layers_pattern")
     if isinstance(fields.get("target_modules"), str) and (layers is not None or pattern):
         raise ConfigError(
-            f"{folder}: layers_to_transform needs target_modules as a list of names, and "
+            f"{folder}: layers_to_transform needs target_modules as a list of names, but "
             f"target_modules is a pattern"
         )
     if pattern and layers is None:
@@ -256,7 +256,7 @@ def _check_names(folder: Path, fields: Mapping[str, Any]) -> None:
 
 
 def _check_initialization(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Refuses initializations after which the base is unknown, and those that PEFT has not."""
+    """Refuses initializations after which the base is unknown, and unknown ones."""
     kind = fields.get("init_lora_weights", True)
     name = kind.lower() if isinstance(kind, str) else kind
     for start, why in _UNKNOWN_BASE.items():

@@ -1,4 +1,4 @@
-"""The modules of a base by the names that PEFT has for them, and which of them an adapter has."""
+"""The modules of a base by their names in PEFT, and the modules of an adapter."""
 
 import dataclasses
 import re
@@ -14,12 +14,12 @@ __all__ = [
     "ties_saved", "untied",
 ]  # fmt: skip
 
-# What PEFT calls the tables of words, where it ties adapters of two of them.
+# PEFT's names of embedding tables whose adapters it ties.
 _WORD_TABLES = ("embed_tokens", "lm_head")
 
 
 def bare_name(name: str) -> str:
-    """A name without the prefix that bare models lack.
+    """Returns a name without the prefix that bare models lack.
 
     Example:
         >>> bare_name("transformer.wte.weight"), bare_name("lm_head.weight")
@@ -29,13 +29,13 @@ def bare_name(name: str) -> str:
 
 
 def untied(model: Model) -> Model:
-    """Returns the same model with an output layer that has a table of its own."""
+    """Returns the same model with an untied output layer."""
     head = dataclasses.replace(model.config.head, tie_word_embeddings=False)
     return dataclasses.replace(model, config=dataclasses.replace(model.config, head=head))
 
 
 def linear_maps(family: ModelFamily, model: Model) -> dict[str, list[TensorMapping]]:
-    """Returns the kernels of each linear map of theirs, in the order of its outputs."""
+    """Returns our kernels of each of their linear maps, in the order of outputs."""
     found: dict[str, list[TensorMapping]] = {}
     for mapping in family.mappings(model):
         if mapping.name.endswith("/kernel") and mapping.layout in ("same", "transposed"):
@@ -45,19 +45,19 @@ def linear_maps(family: ModelFamily, model: Model) -> dict[str, list[TensorMappi
 
 
 class BaseModules:
-    """The modules of a base that adapters may be of, by bare names.
+    """The modules of a base that may have adapters, by bare names.
 
     Attributes:
         linear: The kernels of each linear map.
         tables: The parameter of each table.
-        embedding: The table of words.
+        embedding: The embedding table of tokens.
         head: The output layer over the vocabulary, if there is one.
-        head_name: Its whole name.
-        tied: Whether it has no table of its own.
-        biased: Whether its linear map has a bias there.
-        several: Whether two sides may read one table.
-        side_tables: The names of the tables of words of the two sides.
-        parameters: The parameters of ours that each tensor of theirs holds.
+        head_name: The full name of the output layer.
+        tied: Whether the output layer is tied.
+        biased: Whether the output layer's linear map has a bias in PEFT.
+        several: Whether both sides may share one table.
+        side_tables: The names of the embedding tables of both sides.
+        parameters: Our parameters in each of their tensors.
     """
 
     def __init__(self, family: ModelFamily, model: Model):
@@ -77,7 +77,7 @@ class BaseModules:
         self.head_name = names.get("head/table") or _tied_head(family, model)
         self.head = None if self.head_name is None else bare_name(self.head_name)
         self.biased = model.words and "head/bias" in names
-        if self.biased:  # that of its linear map is the bias of the head
+        if self.biased:  # the bias of its linear map is the bias of the head
             bias = TensorMapping("head/bias", f"{self.head_name}.bias")
             self.parameters.setdefault(bare_name(bias.hf_name), [bias])
         self.several = model.kind == "encoder-decoder"
@@ -89,10 +89,10 @@ class BaseModules:
         self._whole = {bare_name(name): name for name in [*others, *whole] if name}
 
     def names(self, given: Collection[str]) -> dict[str, str]:
-        """Returns the names of modules as PEFT matches them, by bare name.
+        """Returns the full names of modules, for PEFT's matching, by bare name.
 
         Args:
-            given: Modules that an adapter has: one that was trained on a bare model has no prefix.
+            given: Modules of an adapter, without prefix if it was trained on a bare model.
         """
         theirs = {bare_name(name): name for name in given}
         prefixed = set(self._whole.values())
@@ -100,17 +100,17 @@ class BaseModules:
         return {name: name for name in self._whole} if bare else {**self._whole, **theirs}
 
     def table_of(self, module: str) -> str | None:
-        """Returns the parameter of ours that a table is, or that it shares; None of all else."""
+        """Returns our parameter of a table, or of a tied layer; None for other modules."""
         shared = module in self.side_tables or module == self.head
         return self.tables.get(module, "embedding/table" if shared else None)
 
     def wraps(self, module: str) -> bool:
-        """Returns whether PEFT has adapters of a module: a linear map, or a table."""
+        """Returns whether PEFT supports adapters of a module: a linear map or a table."""
         return module in self.linear or self.table_of(module) is not None
 
 
 def _tied_head(family: ModelFamily, model: Model) -> str | None:
-    """The name of an output layer that is the table of words."""
+    """Returns the name of a tied output layer."""
     if model.kind not in ("decoder", "encoder-decoder") and not model.words:
         return None
     for mapping in family.mappings(untied(model)):
@@ -122,28 +122,28 @@ def _tied_head(family: ModelFamily, model: Model) -> str | None:
 def check_targets(
     config: PeftConfig, modules: Collection[str], base: BaseModules, names: Mapping[str, str]
 ) -> None:
-    """Refuses a configuration that names other modules than there are tensors of.
+    """Refuses a configuration whose modules differ from the modules of the tensors.
 
     Args:
         config: The configuration.
-        modules: The whole names of modules with an adapter in the file.
+        modules: The full names of modules with an adapter in the file.
         base: The modules of the base.
-        names: Their whole names, by bare name.
+        names: The full names of modules, by bare name.
 
     Raises:
-        CheckpointError: A module lacks its tensors, or is none of the base.
-        ConfigError: A module has tensors, and the configuration leaves it out.
+        CheckpointError: A module lacks its tensors, or does not belong to the base.
+        ConfigError: A module has tensors, but is not in the configuration.
     """
     folder, bare = config.folder, {bare_name(name) for name in modules}
     for name in modules:
         if not base.wraps(bare_name(name)):
             raise CheckpointError(
-                f"{folder}: {name} has an adapter, and is no linear map or table of the base: it "
-                f"belongs to another model, or to a part of it that has no use here"
+                f"{folder}: {name} has an adapter, but is not a linear map or table of the base: "
+                f"it belongs to another model, or to an unused part of it"
             )
     if modules and not config.names_targets():
         raise ConfigError(
-            f"{folder}: target_modules is empty, and {next(iter(modules))} has an adapter: name "
+            f"{folder}: target_modules is empty, but {next(iter(modules))} has an adapter: name "
             f"the modules that have one"
         )
     both = _ties_targets(config, base)
@@ -156,22 +156,22 @@ def check_targets(
         )
         if wanted and name not in bare:
             raise CheckpointError(
-                f"{folder}: target_modules includes {whole}, and the file has no tensors of it: "
-                f"fetch it anew, or name the modules that have an adapter"
+                f"{folder}: target_modules includes {whole}, but the file has no tensors of it: "
+                f"download it again, or name only modules with an adapter"
             )
         if name in bare and not wanted:
             raise ConfigError(
-                f"{folder}: {whole} has an adapter, and adapter_config.json leaves it out "
-                f"({_leaves_out(config, whole)}): make both say the same"
+                f"{folder}: {whole} has an adapter, but adapter_config.json excludes it "
+                f"({_leaves_out(config, whole)}): make them consistent"
             )
     if config.names_targets() and not modules:
         raise CheckpointError(
-            f"{folder}: target_modules names no module of the base: it belongs to another model"
+            f"{folder}: target_modules matches no module of the base: it belongs to another model"
         )
 
 
 def _leaves_out(config: PeftConfig, module: str) -> str:
-    """The keys that leave a module out."""
+    """Returns the keys that exclude a module."""
     for key in ("exclude_modules", "modules_to_save", "layers_to_transform"):
         fields = {name: value for name, value in config.fields.items() if name != key}
         if key == "modules_to_save":
@@ -182,17 +182,17 @@ def _leaves_out(config: PeftConfig, module: str) -> str:
 
 
 def shares_adapter(config: PeftConfig, base: BaseModules) -> bool:
-    """Returns whether PEFT gives the table of words and the output layer one adapter.
+    """Returns whether PEFT shares one adapter between embedding table and output layer.
 
-    ``LoraModel._create_and_replace`` compares the last part of the name of an output layer with
-    the whole name, so that an output layer within another module (``cls.predictions.decoder``)
-    keeps an adapter of its own.
+    ``LoraModel._create_and_replace`` compares the last part of an output layer's name with the full
+    name, so that an output layer within another module (``cls.predictions.decoder``) has a separate
+    adapter.
     """
     return _ties_targets(config, base) and "." not in (base.head_name or ".")
 
 
 def _ties_targets(config: PeftConfig, base: BaseModules) -> bool:
-    """Returns whether PEFT adapts the table of words and the output layer together."""
+    """Returns whether PEFT ties the adapters of embedding table and output layer."""
     wanted = config.fields.get("target_modules") or ()
     if not _ties(config, base) or ties_saved(config, base):
         return False
@@ -202,7 +202,7 @@ def _ties_targets(config: PeftConfig, base: BaseModules) -> bool:
 
 
 def ties_saved(config: PeftConfig, base: BaseModules) -> bool:
-    """Returns whether PEFT stores one table for the table of words and the output layer."""
+    """Returns whether PEFT stores one table for embedding table and output layer."""
     return _ties(config, base) and any(
         name.rpartition(".")[2] in _WORD_TABLES for name in config.saved
     )
@@ -216,16 +216,16 @@ def _ties(config: PeftConfig, base: BaseModules) -> bool:
 def check_saved(
     config: PeftConfig, tensors: Mapping[str, Any], base: BaseModules, names: Mapping[str, str]
 ) -> set[str]:
-    """Returns which of the tensors, by bare name, ``modules_to_save`` names.
+    """Returns the tensors, by bare name, of ``modules_to_save``.
 
     Args:
         config: The configuration.
-        tensors: The tensors of a file that are of no adapter, by bare name.
+        tensors: The tensors of a file without those of adapters, by bare name.
         base: The modules of the base.
-        names: Their whole names, by bare name.
+        names: The full names of modules, by bare name.
 
     Raises:
-        CheckpointError: A module that is named has no tensors, or lacks one.
+        CheckpointError: A named module lacks tensors.
     """
     folder, both = config.folder, ties_saved(config, base)
     tied = [f"{base.head}.weight"] if base.tied and base.head else []
@@ -240,14 +240,14 @@ def check_saved(
             continue
         if tensor not in tensors:
             raise CheckpointError(
-                f"{folder}: modules_to_save includes {whole}, and the file has no tensor {tensor}: "
-                f"fetch it anew, or leave the module out"
+                f"{folder}: modules_to_save includes {whole}, but the file has no tensor {tensor}: "
+                f"download it again, or leave the module out"
             )
         saved.add(tensor)
     for name in config.saved:
         if name not in used and name not in config.task_saves:
             raise CheckpointError(
-                f"{folder}: modules_to_save names {name}, which is no module of the base: it "
+                f"{folder}: modules_to_save names {name}, which is not a module of the base: it "
                 f"belongs to another model"
             )
     return saved

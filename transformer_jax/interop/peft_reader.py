@@ -1,9 +1,9 @@
-"""Adapters read from folders in the format of PEFT.
+"""Reads adapters from folders in PEFT's format.
 
-Tensors lie there as PyTorch's linear maps do, ``lora_A`` as [r, in] and ``lora_B`` as [out, r],
-also where the base holds a kernel the other way (GPT-2). Several maps of ours that are one tensor
-there, such as GPT-2's queries, keys and values, have one adapter there: they share its ``A``, and
-each has its outputs of ``B``. Adapters of tables, and of an output layer, become the tables.
+Tensors have the layout of PyTorch's linear maps, ``lora_A`` as [r, in] and ``lora_B`` as [out, r],
+even if the base stores a kernel transposed (GPT-2). Maps that are one tensor in the base, such as
+GPT-2's queries, keys and values, have one adapter there: they share ``A``, and each has its outputs
+of ``B``. Adapters of tables, and of an output layer, are merged into the tables.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ __all__ = ["LEAVES", "WEIGHTS", "is_peft_folder", "kernel_norms", "read_peft"]
 WEIGHTS = "adapter_model.safetensors"
 LEAVES = {"lora_A.weight": "a", "lora_B.weight": "b", "lora_magnitude_vector": "magnitude"}
 _OF_TABLES = {"lora_embedding_A": "table_a", "lora_embedding_B": "table_b"}
-_BASE = ".base_layer."  # of a module with an adapter, in the names of its own tensors
+_BASE = ".base_layer."  # in the names of a module's own tensors, if it has an adapter
 
 
 def is_peft_folder(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder holds an adapter in PEFT's format."""
+    """Returns whether a folder has an adapter in PEFT's format."""
     return os.path.isfile(Path(path) / CONFIG)
 
 
@@ -56,19 +56,19 @@ def read_peft(
 
     Args:
         path: The folder.
-        family: Of the base.
-        model: The base as one of ours.
+        family: The family of the base.
+        model: The base as one of our models.
         kernels: The parameters of the base by name.
 
     Returns:
-        The adapter. Where it changes one of a table and the output layer that is tied to it,
-        ``itself`` has the ``head/table`` that the base lacks.
+        The adapter. If it changes only a table or only the tied output layer, ``itself`` has the
+        ``head/table`` that the base lacks.
 
     Raises:
-        CheckpointError: A file is missing or damaged, or a tensor is missing or fits nothing of
-            the base.
-        ConfigError: It is an adapter of a kind that is not computed here, or its configuration
-            contradicts its tensors.
+        CheckpointError: A file is missing or damaged, or a tensor is missing or does not match the
+            base.
+        ConfigError: The kind of adapter is not supported, or its configuration contradicts its
+            tensors.
     """
     folder = Path(path)
     config = read_peft_config(folder)
@@ -83,9 +83,7 @@ def read_peft(
     saved = check_saved(config, plain, base, names)
     itself, tables = _themselves(folder, plain, base, kernels)
     if twice := trained.modules & {*tables, *adapters}:
-        raise CheckpointError(
-            f"{folder}: trains rows of {min(twice)}, and changes all of it as well"
-        )
+        raise CheckpointError(f"{folder}: trains rows of {min(twice)}, but also changes all of it")
     own = {name: table for name, table in tables.items() if f"{name}.weight" in saved}
     own |= trained.tables
     put = {name: table for name, table in tables.items() if name not in own}
@@ -105,7 +103,7 @@ def read_peft(
     for name, array in itself.items():
         if not all_finite(array):
             raise CheckpointError(f"{folder}: {not_finite(name)}")
-    # What was computed anew cannot go back under the configuration that it came with.
+    # Recomputed tensors cannot be exported with their original configuration.
     shared = base.tied and any(name in own for name in (base.embedding, base.head))
     same = not (in_tables or shared or trained.tables) and config.initialization is None
     origin = {"peft": dict(config.fields)} if same else _origin(config)
@@ -113,7 +111,7 @@ def read_peft(
 
 
 def _as_named(family: ModelFamily, model: Model, names: set[str]) -> ModelFamily:
-    """The family with the names of modules that a file has: of today's transformers, or earlier."""
+    """Returns the family with the module names of a file: of current or earlier transformers."""
     renamed = dataclasses.replace(family, mappings=lambda model: _as_modules(family, model))
 
     def matching(other: ModelFamily) -> int:
@@ -125,7 +123,7 @@ def _as_named(family: ModelFamily, model: Model, names: set[str]) -> ModelFamily
 
 
 def _as_modules(family: ModelFamily, model: Model) -> list[TensorMapping]:
-    """The mappings of a model under the names of its modules in today's transformers."""
+    """Returns the mappings of a model with module names of current transformers."""
     found = []
     for mapping in family.mappings(model):
         name = mapping.hf_name
@@ -136,17 +134,17 @@ def _as_modules(family: ModelFamily, model: Model) -> list[TensorMapping]:
 
 
 def _origin(config: PeftConfig) -> dict[str, Any]:
-    """Returns the settings of an adapter whose tensors were computed anew."""
+    """Returns the settings of an adapter with recomputed tensors."""
     variant = "rslora" if config.fields.get("use_rslora") else "lora"
     return {"variant": variant, "task_type": config.fields.get("task_type")}
 
 
 def _tensors(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
-    """The tensors of a folder, and the checksum of the base if they were written here."""
+    """Reads the tensors of a folder, and the checksum of the base if written here."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise CheckpointError(
-            f"{folder}: has no {WEIGHTS}; other formats run code and are not read"
+            f"{folder}: has no {WEIGHTS}; other formats execute code and are not supported"
         )
     try:
         with safe_open(path, "np") as file:
@@ -156,20 +154,20 @@ def _tensors(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
         raise CheckpointError(f"{path}: damaged: {' '.join(str(error).split())}") from None
     for name, array in tensors.items():
         if not all_finite(array):
-            raise CheckpointError(f"{path}: the tensor {name} holds NaN or infinity")
+            raise CheckpointError(f"{path}: the tensor {name} contains NaN or infinity")
     return tensors, base
 
 
 def _grouped(
     folder: Path, tensors: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Adapters by module, and the other tensors."""
+    """Returns adapters by module, and the remaining tensors."""
     modules: dict[str, dict[str, np.ndarray]] = {}
     others: dict[str, np.ndarray] = {}
     leaves = LEAVES | _OF_TABLES
     for name, array in tensors.items():
         if not name.startswith(BEFORE):
-            raise CheckpointError(f"{folder}: the tensor {name} is none of PEFT's")
+            raise CheckpointError(f"{folder}: the tensor {name} is not from PEFT")
         plain = name.removeprefix(BEFORE)
         ends = [end for end in leaves if plain.endswith(f".{end}")]
         if ends:
@@ -183,7 +181,7 @@ def _grouped(
 def _plain_names(
     folder: Path, tensors: Mapping[str, np.ndarray], adapted: set[str]
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Tensors of no adapter by bare names, and the modules whose base is stored beside one."""
+    """Returns further tensors by bare names, and modules stored with both base and adapter."""
     plain: dict[str, np.ndarray] = {}
     replaced = set()
     for name, array in tensors.items():
@@ -193,7 +191,7 @@ def _plain_names(
         elif bare_name(module) in adapted:
             replaced.add(bare_name(module))
         if bool(inside) != (bare_name(module) in adapted):
-            why = "no adapter" if inside else f"an adapter, beside which it is called {_BASE[1:-1]}"
+            why = "no adapter" if inside else f"an adapter, so it must be called {_BASE[1:-1]}"
             raise CheckpointError(f"{folder}: the tensor {name}: {module} has {why}")
         plain[f"{bare_name(module)}.{leaf}"] = array
     return plain, replaced
@@ -205,25 +203,25 @@ def _themselves(
     base: BaseModules,
     kernels: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Parameters that are stored themselves, and tables by bare name of their module."""
+    """Returns directly stored parameters, and tables by bare name of their module."""
     found: dict[str, np.ndarray] = {}
     tables: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
         module = name.removesuffix(".weight")
         table = base.table_of(module)
         if name not in base.parameters and table is None:
-            raise CheckpointError(f"{folder}: the tensor {name} fits nothing of the base")
+            raise CheckpointError(f"{folder}: the tensor {name} does not match the base")
         mappings = base.parameters.get(name) or [TensorMapping(str(table), name)]
         for mapping in mappings:
             value = from_hf(array, mapping)
             if value.shape != kernels[mapping.name].shape:
                 raise CheckpointError(
-                    f"{folder}: the tensor {name} is {list(array.shape)}, which does not fit the "
+                    f"{folder}: the tensor {name} is {list(array.shape)}, which does not match the "
                     f"base: it belongs to another model"
                 )
             if table is None and not np.array_equal(found.get(mapping.name, value), value):
                 raise CheckpointError(
-                    f"{folder}: the tensor {name} is another than that of the same parameter"
+                    f"{folder}: the tensor {name} differs from another tensor of the same parameter"
                 )
             if table is None:
                 found[mapping.name] = value
@@ -235,7 +233,7 @@ def _themselves(
 def _weight_shape(
     name: str, base: BaseModules, kernels: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
-    """The shape of the weight of a module with an adapter, [out, in]."""
+    """Returns the shape of the weight of a module with an adapter, [out, in]."""
     if name in base.linear:
         shapes = [kernels[mapping.name].shape for mapping in base.linear[name]]
         return sum(shape[1] for shape in shapes), shapes[0][0]
@@ -244,17 +242,17 @@ def _weight_shape(
 
 
 def _check_leaves(config: PeftConfig, module: str, leaves: Leaves, shape: tuple[int, int]) -> None:
-    """Refuses an adapter that lacks a tensor, or has one of another shape than its configuration.
+    """Refuses an adapter with missing tensors, or with shapes that contradict its configuration.
 
     Raises:
-        CheckpointError: It does.
-        ConfigError: DoRA is of a table.
+        CheckpointError: A tensor is missing or has the wrong shape.
+        ConfigError: DoRA is used on a table.
     """
     out, inputs = shape
     rank, dora = config.rank(module), bool(config.fields.get("use_dora"))
     table = "table_a" in leaves or "table_b" in leaves
     if table and dora:
-        raise ConfigError(f"{config.folder}: {module} has DoRA of a table, which is not read here")
+        raise ConfigError(f"{config.folder}: {module} has DoRA of a table, which is not supported")
     if not table:
         rank = largest_rank(config.initialization, rank, shape)
     wanted: dict[str, tuple[int, ...]] = {"table_a": (rank, out), "table_b": (inputs, rank)}
@@ -263,15 +261,15 @@ def _check_leaves(config: PeftConfig, module: str, leaves: Leaves, shape: tuple[
     named = {leaf: end.removesuffix(".weight") for end, leaf in (LEAVES | _OF_TABLES).items()}
     for leaf in {**wanted, **leaves}:
         if leaf not in leaves:
-            reason = ", and use_dora is true" if leaf == "magnitude" else ""
+            reason = ", but use_dora is true" if leaf == "magnitude" else ""
             raise CheckpointError(f"{config.folder}: {module} lacks its {named[leaf]}{reason}")
         if leaf not in wanted:
             reason = "use_dora is false" if leaf == "magnitude" else "the module is another kind"
-            raise ConfigError(f"{config.folder}: {module} has a {named[leaf]}, and {reason}")
+            raise ConfigError(f"{config.folder}: {module} has a {named[leaf]}, but {reason}")
         if leaves[leaf].shape != wanted[leaf]:
             raise CheckpointError(
-                f"{config.folder}: {named[leaf]} of {module} is {list(leaves[leaf].shape)}, and "
-                f"rank {rank} by {CONFIG} and the base need {list(wanted[leaf])}: they belong to "
+                f"{config.folder}: {named[leaf]} of {module} is {list(leaves[leaf].shape)}, but "
+                f"rank {rank} in {CONFIG} and the base need {list(wanted[leaf])}: they belong to "
                 f"another model, or the file was changed"
             )
 
@@ -285,9 +283,9 @@ def _of_published(
     *,
     began: bool,
 ) -> Leaves:
-    """An adapter of the base as it is published, also where it began with a change of it.
+    """Returns the adapter for the published base, even if its initialization changed the base.
 
-    ``began`` says that the kernels are those after that change, as the folder stores them.
+    ``began`` means that the kernels are already changed, as stored in the folder.
     """
     kind = config.initialization
     if kind is None or began:
@@ -303,7 +301,7 @@ def _of_published(
 def _split(
     leaves: Leaves, mappings: Sequence[TensorMapping], kernels: Mapping[str, np.ndarray]
 ) -> list[tuple[TensorMapping, dict[str, np.ndarray]]]:
-    """The adapter of one tensor of theirs as those of the kernels of ours."""
+    """Splits the adapter of one of their tensors into adapters of our kernels."""
     found, at = [], 0
     for mapping in mappings:
         end = at + kernels[mapping.name].shape[1]
@@ -320,7 +318,7 @@ def _split(
 
 
 def kernel_norms(kernel: np.ndarray) -> np.ndarray:
-    """Returns the length of each column of a kernel, float32.
+    """Returns the norm of each column of a kernel, in float32.
 
     Example:
         >>> kernel_norms(np.array([[3.0, 0.0], [4.0, 2.0]]))

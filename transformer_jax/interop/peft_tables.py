@@ -1,8 +1,8 @@
-"""Tables of words that an adapter changes, and output layers that are one of them.
+"""Adapters of embedding tables, and of output layers tied to them.
 
-In the models of transformers an output layer that is tied to the table of words is a module of its
-own: an adapter, or ``modules_to_save``, may change one of the two. Here it is one parameter, so
-that the model is untied then: the output layer gets a table of its own.
+In transformers, an output layer tied to the embedding table is a separate module: an adapter, or
+``modules_to_save``, may change only one of the two. Here they are one parameter, so the model is
+then untied: the output layer gets its own table.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from transformer_jax.interop.peft_modules import BaseModules, shares_adapter, ti
 
 __all__ = ["Leaves", "TableChanges"]
 
-Leaves = Mapping[str, np.ndarray]  # of one module: a, b, magnitude, or those of a table
+Leaves = Mapping[str, np.ndarray]  # tensors of one module: a, b, magnitude, or of a table
 _EMBEDDING, _HEAD = "embedding/table", "head/table"
 
 
@@ -33,9 +33,9 @@ class TableChanges:
         names: Their whole names, by bare name.
         kernels: The parameters of the base.
         adapters: The tensors of adapters, by bare name of the module.
-        own: Tables of ``modules_to_save``, by bare name of the module: copies of their own.
-        replaced: Tables that are stored though no key names them, by bare name: PEFT puts them
-            into the base, under both names where it is tied.
+        own: Tables of ``modules_to_save``, by bare name of the module, as separate copies.
+        replaced: Tables that are stored without being named by a key, by bare name: PEFT loads them
+            into the base, under both names if tied.
     """
 
     config: PeftConfig
@@ -47,11 +47,11 @@ class TableChanges:
     replaced: Mapping[str, np.ndarray]
 
     def tables(self) -> dict[str, np.ndarray]:
-        """Returns the tables that become others, by name of the parameter of ours.
+        """Returns the changed tables, by name of our parameter.
 
         Raises:
             CheckpointError: Tensors contradict each other.
-            ConfigError: The tables of an encoder-decoder are changed, or DoRA is of a table.
+            ConfigError: Tables of an encoder-decoder are changed, or DoRA is used on a table.
         """
         found = {}
         words = {self.base.embedding, self.base.head} if self.base.tied else set()
@@ -75,14 +75,14 @@ class TableChanges:
         return self.base.several and module in words
 
     def _words(self) -> dict[str, np.ndarray]:
-        """The table of words and that of the output layer, which are one in the base."""
+        """Returns the embedding table and the output layer's table, which are tied in the base."""
         table = self.kernels[_EMBEDDING]
         there = [self.base.embedding] + ([self.base.head] if self.base.head else [])
         given = [self.replaced[name] for name in there if name in self.replaced]
         if any(not np.array_equal(given[0], other) for other in given[1:]):
             raise CheckpointError(
-                f"{self.config.folder}: {' and '.join(there)} are one table of the base, and the "
-                f"file has two that differ, which modules_to_save does not name"
+                f"{self.config.folder}: {' and '.join(there)} are one table of the base, but the "
+                f"file has two different ones, which modules_to_save does not name"
             )
         shared = given[0] if given else self._began(table)
         own = {
@@ -99,18 +99,18 @@ class TableChanges:
             and not self._one_adapter(there)
         ):
             raise CheckpointError(
-                f"{self.config.folder}: ensure_weight_tying is true, and the tensors of "
+                f"{self.config.folder}: ensure_weight_tying is true, but the tensors of "
                 f"{' and '.join(there)} differ"
             )
         changed = {} if np.array_equal(own[there[0]], table) else {_EMBEDDING: own[there[0]]}
         return changed | {_HEAD: own[there[1]]}
 
     def _one_scale(self, modules: list[str]) -> bool:
-        """Returns whether alpha_pattern scales the adapters of both modules alike."""
+        """Returns whether alpha_pattern scales the adapters of both modules equally."""
         return len({self.config.scale(self.names[module]) for module in modules}) == 1
 
     def _one_adapter(self, modules: list[str]) -> bool:
-        """Returns whether the adapter of the output layer is the transposed one of the table."""
+        """Returns whether the output layer's adapter is the transposed adapter of the table."""
         if len(modules) < 2 or any(name not in self.adapters for name in modules):
             return False
         table, head = (self.adapters[name] for name in modules)
@@ -121,7 +121,7 @@ class TableChanges:
         )
 
     def _began(self, table: np.ndarray) -> np.ndarray:
-        """The tied table after the initialization of an adapter of the output layer."""
+        """Returns the tied table after the initialization of the output layer's adapter."""
         head, kind = self.base.head, self.config.initialization
         if kind is None or head is None or head not in self.adapters:
             return table
@@ -129,13 +129,13 @@ class TableChanges:
 
     def _first(self, module: str, table: np.ndarray) -> np.ndarray:
         kind, whole = self.config.initialization, self.names[module]
-        assert kind is not None  # nothing begins otherwise
+        assert kind is not None  # only these initializations change the base
         scale = self.config.scale(whole)
         a, b = first_factors(kind, table, self.config.rank(whole), scale)
         return np.float32(scale) * (b @ a)
 
     def _adapted(self, module: str, table: np.ndarray, *, first: bool = True) -> np.ndarray:
-        """A table with the adapter of a module, if it has one; ``first``: that of its own base."""
+        """Returns a table with the adapter of a module, if any."""
         leaves = self.adapters.get(module)
         if leaves is None:
             return table

@@ -1,8 +1,8 @@
-"""Trained rows of tokens in PEFT's format: ``trainable_token_indices`` beside adapters.
+"""Trained token rows in PEFT's format: ``trainable_token_indices``.
 
-A table of theirs has the tensor ``NAME.token_adapter.trainable_tokens_delta`` [A, D]: the rows
-themselves, no change of them. ``adapter_config.json`` has the tokens, of the table of embeddings
-alone or by the name of each table; an output layer that is that table needs no name.
+A table has the tensor ``NAME.token_adapter.trainable_tokens_delta`` [A, D]: the rows themselves,
+not their change. ``adapter_config.json`` has the tokens, either for the embedding table or by the
+name of each table; a tied output layer is not named.
 """
 
 import json
@@ -26,24 +26,24 @@ _DELTA = ".token_adapter.trainable_tokens_delta"
 def row_tensors(
     rows: Mapping[str, np.ndarray], tokens: tuple[int, ...], family: ModelFamily, model: Model
 ) -> tuple[dict[str, np.ndarray], dict[str, list[int]] | None]:
-    """The tensors of trained rows, and the tokens by the name of each table; None without rows.
+    """Returns the tensors of trained rows, and the tokens by name of the table, or None.
 
     Args:
-        rows: By the path of a table.
-        tokens: Their ids.
-        family: Of the base.
-        model: The base as one of ours.
+        rows: The rows, by path of the table.
+        tokens: Ids of the tokens.
+        family: The family of the base.
+        model: The base as one of our models.
 
     Raises:
-        ConfigError: A table lies nowhere in the family's tensors, or rows are of a bias.
+        ConfigError: The family has no tensor for a table, or rows belong to a bias.
     """
     theirs = {mapping.name: mapping.hf_name for mapping in family.mappings(model)}
     tensors, indices = {}, {}
     for name, value in rows.items():
         if not name.endswith("/table"):
             raise ConfigError(
-                f"{name}: the numbers of {len(tokens)} tokens were trained, and PEFT's format has "
-                f"trained rows of tables alone: merge the run and export it instead"
+                f"{name}: values of {len(tokens)} tokens were trained, but PEFT's format has "
+                f"trained rows only for tables: merge the run and export it instead"
             )
         if name not in theirs:
             raise ConfigError(f"{name}: {family.types[0]} has no tensor for this table")
@@ -57,12 +57,12 @@ class StoredRows(NamedTuple):
     """The trained rows of a folder.
 
     Attributes:
-        rows: By the parameter of their table.
-        tokens: Their ids, the same of each table.
-        tables: Whole tables by bare name of their module, where tables that are one in the base
-            have rows of their own, or tables have rows of other tokens than each other.
+        rows: The rows, by parameter of the table.
+        tokens: Ids of the tokens, the same for each table.
+        tables: Complete tables by bare name of their module, if tied tables have separate rows, or
+            tables have rows of different tokens.
         modules: The bare names of all modules with rows.
-        rest: The tensors that are no rows.
+        rest: The remaining tensors.
     """
 
     rows: dict[str, np.ndarray]
@@ -82,12 +82,12 @@ def read_rows(
 
     Args:
         config: The configuration of the adapter.
-        tensors: Those without adapters, by name.
+        tensors: The tensors without adapters, by name.
         base: The modules of the base.
         kernels: The parameters of the base.
 
     Raises:
-        CheckpointError: Rows are missing or fit nothing of the base, or the tokens are no list of
+        CheckpointError: Rows are missing or do not match the base, or the tokens are not a list of
             ids.
     """
     folder, said = config.folder, config.fields.get(INDICES)
@@ -98,17 +98,17 @@ def read_rows(
         module, ids = bare_name(whole), _ids_of(folder, said, whole)
         table = base.table_of(module)
         if table is None or tensors[name].shape != (len(ids), *kernels[table].shape[1:]):
-            raise CheckpointError(f"{folder}: the tensor {name} fits nothing of the base")
+            raise CheckpointError(f"{folder}: the tensor {name} does not match the base")
         if max(ids) >= len(kernels[table]):
             raise CheckpointError(
-                f"{folder}: trains the row of token {max(ids)}, and {whole} of the base has "
-                f"{plural(len(kernels[table]), 'row')}: take the base whose vocabulary has grown"
+                f"{folder}: trains the row of token {max(ids)}, but {whole} of the base has "
+                f"{plural(len(kernels[table]), 'row')}: use the base with the grown vocabulary"
             )
         rows[module] = ids, tensors[name].astype(np.float32)
     _refuse_missing(config, rows, base)
     if base.biased and rows.keys() & {base.head, base.embedding if base.tied else base.head}:
         raise ConfigError(
-            f"{folder}: trains rows of an output layer with a bias, which PEFT leaves out until "
+            f"{folder}: trains rows of an output layer with a bias, which PEFT omits until "
             f"they are merged: merge it with PEFT (merge_and_unload), and use that"
         )
     kinds = {ids for ids, _ in rows.values()}
@@ -126,7 +126,7 @@ def read_rows(
 def _refuse_missing(
     config: PeftConfig, rows: Mapping[str, tuple[tuple[int, ...], Any]], base: BaseModules
 ) -> None:
-    """Refuses tokens of a table that has no rows in the file, and rows of two that must agree."""
+    """Refuses tokens without rows in the file, and different rows of tied tables."""
     folder, said = config.folder, config.fields.get(INDICES)
     names = list(said) if isinstance(said, Mapping) else [base.embedding] if said else []
     for name in names:
@@ -135,18 +135,18 @@ def _refuse_missing(
         same = isinstance(said, Mapping) and rows.get(base.embedding, ((),))[0] == tuple(said[name])
         if not one and not (shares and same):
             raise CheckpointError(
-                f"{folder}: {INDICES} names tokens of {name}, and the file has no rows of it: "
-                f"fetch it anew, or leave them out"
+                f"{folder}: {INDICES} names tokens of {name}, but the file has no rows of it: "
+                f"download it again, or leave them out"
             )
     both = [rows[name][0] for name in (base.embedding, str(base.head)) if name in rows]
     if config.fields.get("ensure_weight_tying") and base.tied and len(set(both)) > 1:
         raise CheckpointError(
-            f"{folder}: ensure_weight_tying is true, and {INDICES} has other tokens for each table"
+            f"{folder}: ensure_weight_tying is true, but {INDICES} differs between tables"
         )
 
 
 def _ids_of(folder: Path, said: Any, module: str) -> tuple[int, ...]:
-    """The tokens of a table."""
+    """Returns the tokens of a table."""
     if isinstance(said, Mapping):
         own = [ids for name, ids in said.items() if f".{module}".endswith(f".{name}")]
         if not own:
@@ -155,6 +155,6 @@ def _ids_of(folder: Path, said: Any, module: str) -> tuple[int, ...]:
     right = isinstance(said, list) and said and all(type(one) is int and one >= 0 for one in said)
     if not right or len(set(said)) < len(said):
         raise CheckpointError(
-            f"{folder}: {INDICES} of {module} is {json.dumps(said)[:60]}: a list of ids, each once"
+            f"{folder}: {INDICES} of {module} is {json.dumps(said)[:60]}: must be unique ids"
         )
     return tuple(said)

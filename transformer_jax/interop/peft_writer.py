@@ -1,4 +1,4 @@
-"""Adapters written as folders in the format of PEFT, which PEFT loads on their base."""
+"""Writes adapters as folders in PEFT's format, which PEFT loads on their base."""
 
 import dataclasses
 import json
@@ -39,17 +39,17 @@ def write_peft(
     """Writes an adapter as a folder that PEFT loads on the base.
 
     Args:
-        path: The folder, which is made.
-        adapter: The adapter, of layers that are apart.
-        family: Of the base.
-        model: The base as one of ours, with the prefix that its names have there.
+        path: The folder to create.
+        adapter: The adapter, with separate layers.
+        family: The family of the base.
+        model: The base as one of our models, with the prefix of its names.
         kernels: The parameters of the base by name.
-        base: What ``base_model_name_or_path`` says.
+        base: The value of ``base_model_name_or_path``.
 
     Raises:
-        CheckpointError: It cannot be written.
-        ConfigError: A map with an adapter, or a table with trained rows, lies nowhere in the
-            family's tensors, or rows are of a bias.
+        CheckpointError: The folder cannot be written.
+        ConfigError: The family has no tensor for a map with an adapter or a table with trained
+            rows, or rows belong to a bias.
     """
     adapter, model = _with_both_tables(adapter, family, model)
     tensors: dict[str, np.ndarray] = {}
@@ -81,7 +81,7 @@ def write_peft(
 
 
 def _with_both_tables(adapter: Adapter, family: ModelFamily, model: Model) -> tuple[Adapter, Model]:
-    """An adapter whose tied table is stored for both modules that it is there, and the model.
+    """Returns the adapter with its tied table stored for both modules, and the model.
 
     Raises:
         ConfigError: More than two modules share the table.
@@ -91,8 +91,8 @@ def _with_both_tables(adapter: Adapter, family: ModelFamily, model: Model) -> tu
         return adapter, model
     if _EMBEDDING in itself and base.several:
         raise ConfigError(
-            f"{_EMBEDDING}: was trained itself, and several modules of {family.types[0]} share it: "
-            f"merge the run and export it instead"
+            f"{_EMBEDDING}: was trained directly, but several modules of {family.types[0]} share "
+            f"it: merge the run and export it instead"
         )
     if _EMBEDDING in itself:
         itself.setdefault(_HEAD, itself[_EMBEDDING])
@@ -105,7 +105,7 @@ def _fused_adapter(
     mappings: Sequence[TensorMapping],
     kernels: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
-    """One adapter for several maps with the same inputs, and what multiplies it."""
+    """Combines adapters of maps with the same inputs; returns one adapter and its scale."""
     there = [name for name in names if name in adapter.params]
     widths = [kernels[mapping.name].shape[1] for mapping in mappings]
     scale = adapter.scales[there[0]]
@@ -117,7 +117,7 @@ def _fused_adapter(
         block = np.zeros((sum(part.shape[1] for part in a), width), np.float32)
         if name in there:
             own = adapter.params[name]["lora_b"]
-            # Another scale than that of the first is a factor of B.
+            # Scales that differ from the first become factors of B.
             factor = adapter.scales[name] / scale
             own = own if factor == 1.0 else np.float32(factor) * own
             block[row : row + len(own)] = own
@@ -141,7 +141,7 @@ def _own_tensors(
     model: Model,
     kernels: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Tensors of the parameters that were trained themselves."""
+    """Returns the tensors of directly trained parameters."""
     together: dict[str, list[TensorMapping]] = {}
     for mapping in family.mappings(model):
         together.setdefault(mapping.hf_name, []).append(mapping)
@@ -152,7 +152,7 @@ def _own_tensors(
             found[BEFORE + name] = to_hf([np.asarray(array) for array in arrays], mappings)
     base = BaseModules(family, model)
     module = f"{BEFORE}{base.names([]).get(str(base.head))}"
-    if base.biased and f"{module}.weight" in found:  # a module is stored with its bias
+    if base.biased and f"{module}.weight" in found:  # store a module with its bias
         bias = itself.get("head/bias", kernels.get("head/bias"))
         found.setdefault(f"{module}.bias", np.asarray(bias))
     return found
@@ -164,7 +164,7 @@ def _fields(
     scales: Mapping[str, float],
     tensors: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
-    """The ``adapter_config.json`` of an adapter: the one it came with, or one that is made."""
+    """Returns the ``adapter_config.json`` of an adapter: the original, or a new one."""
     if "peft" in adapter.origin:
         return dict(adapter.origin["peft"])
     rslora = adapter.origin.get("variant") == "rslora"
@@ -174,7 +174,7 @@ def _fields(
     rank = max(set(ranks.values()), key=list(ranks.values()).count)
     alpha = max(set(alphas.values()), key=list(alphas.values()).count)
     of_adapters = tuple(f".{end}" for end in LEAVES)
-    # Whole names: PEFT takes each for the end of one, and many maps are called dense.
+    # Full names: PEFT matches the ends of names, and many maps are called dense.
     others = [name.removeprefix(BEFORE) for name in tensors if not name.endswith(of_adapters)]
     saved = {name.rpartition(".")[0] for name in others}
     return {

@@ -1,4 +1,4 @@
-"""SentencePiece models as ``tokenizers``: the same pieces with the same ids."""
+"""Converts SentencePiece models to ``tokenizers``: the same pieces with the same ids."""
 
 import math
 import re
@@ -18,13 +18,13 @@ _MOST_PIECES = 2_000_000
 _NORMAL, _UNKNOWN, _USER, _UNUSED, _BYTE = 1, 2, 4, 5, 6
 _KINDS = range(1, 7)
 _COMPOSING = (b"nmt_nfkc", b"nfkc", b"nmt_nfkc_cf", b"nfkc_cf")
-# Stands before what text must not become: no text has it, because it is no character.
+# A prefix that makes pieces unreachable from text: a noncharacter, which no text contains.
 _HIDDEN = "\uffff"
-_UNKNOWN_TEXT = "\ufffe"  # no character either, and no piece
+_UNKNOWN_TEXT = "\ufffe"  # also a noncharacter, and not a piece
 
 
 class SentencePiece(NamedTuple):
-    """A piece of text, how likely it is, and its kind: 1 is text, 2 the unknown, 3 control."""
+    """A piece of text, its score, and its kind: 1 is text, 2 the unknown, 3 control."""
 
     text: str
     score: float
@@ -32,27 +32,28 @@ class SentencePiece(NamedTuple):
 
 
 class PieceModel(NamedTuple):
-    """The parts of a SentencePiece model that decide the ids of a text."""
+    """The parts of a SentencePiece model that determine the ids of a text."""
 
     pieces: tuple[SentencePiece, ...]
-    merges: bool  # by byte-pair encoding; else by likelihood
+    merges: bool  # whether by byte-pair encoding, or else unigram
     byte_fallback: bool
     charsmap: bytes
-    composes: bool  # the table maps what NFC would compose, as all that have a name do
+    composes: bool  # the table composes characters like NFC, as all named tables do
     dummy_prefix: bool
     single_blanks: bool
 
     @property
     def unknown(self) -> int:
-        """The number of the piece that stands for what no piece covers."""
+        """The index of the unknown piece."""
         return next(i for i, piece in enumerate(self.pieces) if piece.kind == _UNKNOWN)
 
 
 def parse_model(data: bytes) -> PieceModel:
-    """The model that a ``.model`` or ``.spm`` file holds.
+    """Parses a ``.model`` or ``.spm`` file.
 
     Raises:
-        DataError: Damaged, or it asks for what ``tokenizers`` cannot do; the file is not named.
+        DataError: The file is damaged, or not supported by ``tokenizers``; the message does not
+            name the file.
     """
     try:
         parts: dict[int, list[bytes]] = {}
@@ -67,19 +68,19 @@ def parse_model(data: bytes) -> PieceModel:
         back = _last(b"".join(parts.get(5, ())))
         charsmap = rules.get(2, b"")
         if not isinstance(charsmap, bytes):
-            raise ValueError("its normalisation is no table")
-    except (ValueError, struct.error) as error:  # of which bad Unicode is a kind
-        raise DataError(f"is no SentencePiece model, or damaged: {error}") from None
+            raise ValueError("its normalization is not a table")
+    except (ValueError, struct.error) as error:  # includes invalid Unicode
+        raise DataError(f"is not a SentencePiece model, or damaged: {error}") from None
     if not pieces:
-        raise DataError("is no SentencePiece model: it has no pieces")
+        raise DataError("is not a SentencePiece model: it has no pieces")
     _check_pieces(pieces)
     kind = trainer.get(3, 1)
     if kind not in (1, 2):
         raise DataError("is a model of words or characters, not of unigrams or merges")
     if trainer.get(24, 0) or not rules.get(5, 1) or back.get(2):
-        raise DataError("treats blanks or decoded text in a way that tokenizers cannot")
+        raise DataError("treats blanks or decoded text in a way that tokenizers does not support")
     if charsmap and not 4 <= struct.unpack("<I", charsmap[:4].ljust(4))[0] <= len(charsmap) - 4:
-        raise DataError("is damaged: its table of normalisation is cut")
+        raise DataError("is damaged: its table of normalization is truncated")
     return PieceModel(
         pieces,
         kind == 2,
@@ -97,25 +98,26 @@ def piece_tokenizer(
     numbers: Mapping[str, int] | None = None,
     extra: Sequence[str] = (),
 ) -> tokenizers.Tokenizer:
-    """The tokenizer that gives text the ids that SentencePiece gives it.
+    """Returns a tokenizer with the same ids as SentencePiece.
 
-    Control pieces that text spells out stay text. One thing differs: an accent without a composed
-    form is lost after a character that the table of normalisation replaces.
+    Control pieces spelled out in text remain text. The only difference: an accent without a
+        composed form is lost after a character that the table of normalization replaces.
 
     Args:
         model: The pieces.
-        numbers: Ids of pieces and of others, 0 and up, that replace the order of the pieces
-            (Marian, M2M100). Pieces that it lacks are not used: text takes the next likely ones.
+        numbers: Ids of pieces and further tokens, from 0, instead of the order of the pieces
+            (Marian, M2M100). Pieces without an id are not used; text falls back to the next most
+            likely ones.
         extra: Special tokens that follow the pieces.
 
     Raises:
-        DataError: The model has what ``tokenizers`` cannot do.
+        DataError: ``tokenizers`` does not support the model.
     """
     backend = (_merging if model.merges else _likeliest)(model, numbers, extra)
     rules: list[normalizers.Normalizer] = []
     if model.charsmap:
         # The library looks up one character at a time, or the beginning of a short cluster, so
-        # that decomposed letters would lose their accents.
+        # decomposed letters would lose their accents.
         if model.composes:
             rules.append(normalizers.NFC())
         rules.append(normalizers.Precompiled(model.charsmap))
@@ -123,7 +125,7 @@ def piece_tokenizer(
         rules.append(normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""))
         rules.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
     if numbers is not None and not model.byte_fallback:
-        # SentencePiece makes one unknown of characters in a row that no piece has; alone, such a
+        # SentencePiece merges consecutive characters without pieces into one unknown; alone, such a
         # character may be a piece of the other language.
         unknown = tokenizers.Regex(_others(model) + "{2,}")
         rules.append(normalizers.Replace(unknown, _UNKNOWN_TEXT))
@@ -145,13 +147,13 @@ def _likeliest(
     model: PieceModel, numbers: Mapping[str, int] | None, extra: Sequence[str]
 ) -> tokenizers.Tokenizer:
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == _NORMAL}
-    # What is no text has a score that does not lower that of the unknown.
+    # Pieces that are not text have a score that does not lower the unknown's.
     least = min(scores.values())
     names = [piece.text for piece in model.pieces] if numbers is None else [*numbers]
     known = {piece.text for piece in model.pieces}
     if numbers is not None:
-        # What only the other language has cannot come from this one's text. A single character
-        # can, being in no piece of this side: Marian looks it up too.
+        # Pieces of only the other language cannot come from this language's text, except single
+        # characters in no piece of this side, which Marian also looks up.
         names = [name if name in known or _may_come(name) else _HIDDEN + name for name in names]
     names += extra
     vocab = [(name, scores.get(name, least)) for name in names]
@@ -166,7 +168,7 @@ def _likeliest(
 
 
 def _others(model: PieceModel) -> str:
-    r"""Returns a pattern for a character that no piece of text has.
+    r"""Returns a pattern for a character in no piece of text.
 
     Example:
         >>> piece = lambda text: SentencePiece(text, 0.0, 1)
@@ -188,9 +190,9 @@ def _may_come(name: str) -> bool:
 
 
 def _guard(names: Sequence[str]) -> str:
-    """A pattern for the first character of each name, where the rest of the name follows.
+    """Returns a pattern for the first character of each name, followed by the rest of the name.
 
-    Text is parted there, so that the model never sees a whole name.
+    Text is split there, so that the model never sees a complete name.
     """
     rests: dict[str, list[str]] = {}
     for name in names:
@@ -209,12 +211,12 @@ def _merging(
     if any(piece.kind == _UNUSED for piece in model.pieces):
         raise DataError("has unused pieces, which byte-pair encoding would take apart again")
     merges = []
-    # Likelier pieces are merged first, however they are made.
+    # More likely pieces are merged first, regardless of how they are formed.
     for piece in sorted(model.pieces, key=lambda piece: -piece.score):
         if piece.text not in known or len(piece.text) == 1:
             continue
         if not normal.issuperset(piece.text):
-            raise DataError(f"has a piece {piece.text!r} of characters that it does not have")
+            raise DataError(f"has a piece {piece.text!r} with characters without pieces")
         halves = [(piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))]
         halves = [pair for pair in halves if pair[0] in known and pair[1] in known]
         merges += sorted(halves, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
@@ -239,20 +241,20 @@ def _decoders(model: PieceModel) -> list[decoders.Decoder]:
 def _check_pieces(pieces: Sequence[SentencePiece]) -> None:
     texts = [piece.text for piece in pieces]
     if len(set(texts)) != len(texts):
-        raise DataError("is damaged: a piece comes twice")
+        raise DataError("is damaged: a piece is repeated")
     if sum(piece.kind == _UNKNOWN for piece in pieces) != 1:
-        raise DataError("is damaged: not one piece is the unknown")
+        raise DataError("is damaged: there must be one unknown piece")
     if not any(piece.kind == _NORMAL for piece in pieces):
         raise DataError("is damaged: no piece is text")
     for piece in pieces:
         if not piece.text or piece.text.startswith(_HIDDEN) or not math.isfinite(piece.score):
-            raise DataError(f"is damaged: {piece.text[:40]!r} is no piece with a score")
+            raise DataError(f"is damaged: {piece.text[:40]!r} is not a piece with a score")
         if piece.kind not in _KINDS:
             raise DataError(f"is damaged: {piece.text[:40]!r} is of kind {piece.kind}")
         if piece.kind == _USER:
             raise DataError(
-                f"has symbols of its user, such as {piece.text[:40]!r}, beside which tokenizers "
-                f"would treat blanks otherwise"
+                f"has user-defined symbols, such as {piece.text[:40]!r}, around which tokenizers "
+                f"would treat blanks differently"
             )
 
 
@@ -265,12 +267,12 @@ def _piece(data: bytes) -> SentencePiece:
 
 
 def _last(data: bytes) -> dict[int, int | float | bytes]:
-    """The fields of a message, each the last of its number."""
+    """Returns the fields of a message by number; the last occurrence counts."""
     return dict(_fields(data))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """The fields of a message in the wire format of protocol buffers."""
+    """Yields the fields of a message in the wire format of protocol buffers."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -285,7 +287,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
         else:
             size = {1: 8, 5: 4}.get(key & 7, -1)
         if not 0 <= size <= len(data) - at:
-            raise ValueError("a field is longer than what holds it")
+            raise ValueError("a field is longer than its message")
         raw = data[at : at + size]
         at += size
         yield key >> 3, struct.unpack("<f", raw)[0] if key & 7 == 5 else raw

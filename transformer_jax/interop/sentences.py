@@ -1,7 +1,7 @@
-"""Sentence encoders: how a folder makes the vector of a text, there and back.
+"""Reads and writes the configuration of sentence encoders.
 
-The files are those of sentence-transformers: ``modules.json`` names the parts, each of which has a
-directory. https://sbert.net/docs/package_reference/sentence_transformer/models.html
+The files follow sentence-transformers: ``modules.json`` names the modules, each with a directory.
+https://sbert.net/docs/package_reference/sentence_transformer/models.html
 """
 
 import json
@@ -17,7 +17,7 @@ from transformer_jax.interop.tokenizer_settings import read_json
 
 __all__ = ["sentence_fields", "sentence_files", "write_sentence_files", "written_names"]
 
-# Ways from the vectors of all tokens to one, in the order of several, and what old files call them.
+# Poolings, in the order of concatenation, and their names in old files.
 _MODES = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
@@ -26,17 +26,17 @@ _MODES = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-# The order of parts that is understood; dropout changes nothing where nothing is trained.
+# The supported order of modules; dropout has no effect in inference.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _DROPOUT = "Dropout"
 _LIBRARY = "sentence_transformers."
 _BERTS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# What is said beside the parts, such as texts that go before others.
+# The file of prompts and similarity.
 _BESIDE = "config_sentence_transformers.json"
 _MODULES = "modules.json"
-_UNBOUNDED = 1 << 30  # tokens; tokenizers without a length have a larger one
+_UNBOUNDED = 1 << 30  # tokens; tokenizers without a limit have a larger value
 
-# Keys of the file of each part, with the values that can be applied; None is any value.
+# Keys of the file of each module, with supported values; None is any value.
 _VECTOR = ("sentence_embedding", None)
 _WHERE = {"module_input_name": _VECTOR, "module_output_name": _VECTOR}
 _KEYS: Mapping[str, Mapping[str, tuple[Any, ...] | None]] = {
@@ -65,27 +65,27 @@ _KEYS: Mapping[str, Mapping[str, tuple[Any, ...] | None]] = {
 
 
 def sentence_fields(folder: Path) -> dict[str, Any]:
-    """Returns how a folder makes a sentence's vector, as ``modules.json`` and the files named say.
+    """Returns the sentence-encoder settings of a folder, from ``modules.json`` and the named files.
 
-    Empty if it is no sentence encoder. Otherwise some of
+    Empty if it is not a sentence encoder. Otherwise some of
 
-    - ``pool``: names of poolings, joined by " and ", whose vectors follow one another; a name that
-      is none is a part that cannot be applied;
-    - ``dense``: a linear map behind the pooling (:func:`.read_dense`);
-    - ``normalize``: True, where vectors get length 1 at the end;
-    - ``length``: the most tokens that are read;
-    - ``lowercase``: True, where texts are read in small letters;
-    - ``prompts`` and ``default_prompt``: texts by name that go before others, and the name of the
-      usual one;
-    - ``excludes_prompt``: True, where tokens of the prompt are not pooled;
-    - ``similarity``: how vectors are compared, where not by their cosine;
-    - ``refused``: settings that cannot be applied, in words.
+    - ``pool``: names of poolings, joined by " and ", to concatenate; an unknown name is an
+      unsupported module;
+    - ``dense``: a dense layer after pooling (:func:`.read_dense`);
+    - ``normalize``: True if vectors are normalized at the end;
+    - ``length``: maximum length in tokens;
+    - ``lowercase``: True if texts are lower-cased;
+    - ``prompts`` and ``default_prompt``: texts by name to put before inputs, and the name of the
+      default;
+    - ``excludes_prompt``: True if tokens of the prompt are not pooled;
+    - ``similarity``: the similarity, if not the cosine;
+    - ``refused``: unsupported settings, in words.
 
     Args:
-        folder: What lies beside the weights.
+        folder: The folder of the weights.
 
     Raises:
-        DataError: A file is damaged, or lies elsewhere.
+        DataError: A file is damaged, or outside of the folder.
     """
     order, parts, listed = _parts(folder)
     found: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     if "Pooling" in parts:
         path, fields = read("Pooling")
         if fields is None and listed:
-            raise DataError(f"{path}: no such file, though modules.json names it")
+            raise DataError(f"{path}: no such file, although modules.json names it")
         if fields is not None:
             found |= _pooling(path, fields)
     kinds = [kind for kind in order if kind != _DROPOUT]
@@ -115,7 +115,7 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     if others:
         found["pool"] = " and ".join([*filter(None, [found.get("pool")]), *others])
     elif not applied:
-        refused.append(f"{_MODULES}: the order of its parts is {', '.join(kinds)[:80]}")
+        refused.append(f"{_MODULES}: unsupported order of modules: {', '.join(kinds)[:80]}")
     if listed:
         found |= _beside(folder)
         if parts.get("Transformer"):
@@ -130,7 +130,7 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
 
 
 def _unknown(name: str, kind: str, fields: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the settings of a part that cannot be applied."""
+    """Yields the unsupported settings of a module."""
     for key, value in fields.items():
         allowed = _KEYS[kind].get(key, (None,))
         if allowed is not None and value not in allowed:
@@ -141,14 +141,14 @@ def _beside(folder: Path) -> dict[str, Any]:
     """Returns the prompts and the similarity of ``config_sentence_transformers.json``.
 
     Raises:
-        DataError: They are no texts, or the usual prompt is none of them.
+        DataError: The prompts are not texts, or the default is unknown.
     """
     fields, path = read_json(folder, _BESIDE, dict) or {}, folder / _BESIDE
     prompts = fields.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(
         isinstance(text, str | None) for text in prompts.values()
     ):
-        raise DataError(f"{path}: prompts is {str(prompts)[:40]!r}: no texts by name")
+        raise DataError(f"{path}: prompts is {str(prompts)[:40]!r}: not texts by name")
     prompts = {name: text or "" for name, text in prompts.items()}
     usual = fields.get("default_prompt_name")
     if usual is not None and usual not in {*prompts, "query", "document"}:
@@ -170,19 +170,19 @@ def _beside(folder: Path) -> dict[str, Any]:
 
 
 def _tokenizer_length(folder: Path) -> int | None:
-    """The most tokens that the tokenizer of a folder keeps, if it says so."""
+    """Returns the maximum length of a folder's tokenizer, if set."""
     said = (read_json(folder, "tokenizer_config.json", dict) or {}).get("model_max_length")
     return said if type(said) is int and 0 < said < _UNBOUNDED else None
 
 
 def sentence_files(folder: Path) -> dict[str, Any]:
-    """Returns the contents of the files of a sentence encoder, by their names within its folder.
+    """Returns the contents of the files of a sentence encoder, by name.
 
-    Empty if it is none, or has parts that are not kept: others than pooling, one linear map behind
-    it, and normalising.
+    Empty if it is not a sentence encoder, or has modules other than pooling, one dense layer after
+    it, and normalization.
 
     Raises:
-        DataError: A file is damaged, or lies elsewhere.
+        DataError: A file is damaged, or outside of the folder.
     """
     _, parts, _ = _parts(folder)
     fields = sentence_fields(folder)
@@ -193,7 +193,7 @@ def sentence_files(folder: Path) -> dict[str, Any]:
     reads = _reads(folder, "")[0]
     found = {_MODULES: read_json(folder, _MODULES, list)}
     found |= {name: read_json(folder, name, dict) for name in (*dictionaries, reads, _BESIDE)}
-    if "length" in fields:  # the tokenizer's own length is not written
+    if "length" in fields:  # the tokenizer's own limit is not written
         found[reads] = (found[reads] or {}) | {"max_seq_length": fields["length"]}
     return {name: said for name, said in found.items() if said is not None}
 
@@ -201,20 +201,20 @@ def sentence_files(folder: Path) -> dict[str, Any]:
 def write_sentence_files(
     output: Path, source: Path, fields: Mapping[str, Any], dtype: str | None = None
 ) -> bool:
-    """Writes how the encoder of a run makes vectors, as it was published.
+    """Writes the published sentence-encoder configuration of a run.
 
     Args:
         output: The folder of an exported model.
-        source: The run or the Hugging Face folder, which has the weights of a linear map.
+        source: The run or the Hugging Face folder, with the weights of a dense layer.
         fields: The configuration of the run.
-        dtype: Of these weights; None is as they are.
+        dtype: Data type of these weights; None is unchanged.
 
     Returns:
-        Whether all is written: not, where the run was made of an encoder with other parts, or by a
-        version that did not keep its files.
+        Whether everything was written; False if the encoder has other modules, or was converted by
+        a version that did not store its files.
 
     Raises:
-        CheckpointError: It cannot be read or written, or leads out of the folder.
+        CheckpointError: A file cannot be read or written, or is outside of the folder.
     """
     said = fields.get("sentence") or {}
     files = (fields.get("published") or {}).get("sentence") or {}
@@ -234,7 +234,7 @@ def write_sentence_files(
 
 
 def written_names(folder: Path) -> set[str]:
-    """The names of files that :func:`write_sentence_files` may have written into a folder.
+    """Returns the names of files that :func:`write_sentence_files` may have written.
 
     Raises:
         DataError: ``modules.json`` is damaged.
@@ -248,10 +248,10 @@ def written_names(folder: Path) -> set[str]:
 
 
 def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
-    """The kinds of parts in order, where each lies, and whether a file says so.
+    """Returns the kinds of modules in order, their paths, and whether a file lists them.
 
     Raises:
-        DataError: A part without a type, or without a path within the folder.
+        DataError: A module has no type, or no path within the folder.
     """
     usual = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]
     parts: dict[str, str] = {}
@@ -261,10 +261,10 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
         said = part if isinstance(part, dict) else {}
         kind, path = said.get("type"), said.get("path")
         if not isinstance(kind, str) or not isinstance(path, str) or not path.isprintable():
-            raise DataError(f"{folder / _MODULES}: is damaged: a part has no type or no path")
+            raise DataError(f"{folder / _MODULES}: is damaged: a module has no type or no path")
         if not _stays(path):
             raise DataError(f"{folder / _MODULES}: the path {path[:80]!r} leaves the folder")
-        # Code of other libraries may have any name.
+        # Modules of other libraries may have any name.
         own = modules is None or kind.startswith(_LIBRARY)
         order.append(kind.rpartition(".")[2] if own else kind)
         parts[order[-1]] = path
@@ -272,12 +272,12 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
 
 
 def _stays(path: str) -> bool:
-    """Returns whether a path leads nowhere else than into a folder."""
+    """Returns whether a path stays within a folder."""
     return not os.path.isabs(path) and ".." not in PurePosixPath(path).parts
 
 
 def _reads(folder: Path, path: str) -> tuple[str, dict[str, Any] | None]:
-    """The file that says how texts are read, and what it says; the usual one if there is none."""
+    """Returns the file of settings for reading texts, and its content."""
     for family in _BERTS:
         name = os.path.join(path, f"sentence_{family}_config.json")
         fields = read_json(folder, name, dict)
@@ -287,7 +287,7 @@ def _reads(folder: Path, path: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _dense(path: Path, fields: dict[str, Any] | None, part: str) -> dict[str, Any] | None:
-    """Returns the folder of a linear map and its activation; None for other modules."""
+    """Returns the folder of a dense layer and its activation; None for other modules."""
     fields = fields or {}
     known = {"Identity": False, "Tanh": True}
     name = str(fields.get("activation_function")).rpartition(".")[2]
@@ -305,14 +305,14 @@ def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Reads the length limit and lowercasing of texts from a file."""
     length, lower = fields.get("max_seq_length"), fields.get("do_lower_case")
     if length is not None and (type(length) is not int or length < 1):
-        raise DataError(f"{path}: max_seq_length is {str(length)[:40]!r}: no number from 1")
+        raise DataError(f"{path}: max_seq_length is {str(length)[:40]!r}: not a number from 1")
     if lower is not None and type(lower) is not bool:
         raise DataError(f"{path}: do_lower_case is {str(lower)[:40]!r}, not true or false")
     return ({} if length is None else {"length": length}) | ({"lowercase": True} if lower else {})
 
 
 def _pooling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The pooling that a file describes; of several, all."""
+    """Returns the pooling in a file, or several joined."""
     includes = fields.get("include_prompt", True)
     if type(includes) is not bool:
         raise DataError(f"{path}: include_prompt is {str(includes)[:40]!r}, not true or false")
@@ -321,7 +321,7 @@ def _pooling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     if modes is not None:
         named = modes if isinstance(modes, list) else [modes]
         if not named or not all(isinstance(mode, str) for mode in named):
-            raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: no name")
+            raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: not a name")
         return found | {"pool": " and ".join(mode[:40] for mode in named)}
     chosen = []
     for mode, key in _MODES.items():

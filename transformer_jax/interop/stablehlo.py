@@ -1,8 +1,8 @@
-"""Models as StableHLO that runs without their code, on any platform and for batches of any size.
+"""Models as StableHLO, which runs without their code, on any platform and for any batch size.
 
-``jax.export`` writes it. The guarantee is that of StableHLO: it is read by what comes out within
-six months, https://docs.jax.dev/en/latest/export/export.html. Reading it back here needs JAX and
-none of the code of models.
+``jax.export`` writes it. StableHLO guarantees that it can be read by versions of the next six
+months, https://docs.jax.dev/en/latest/export/export.html. Reading it here needs JAX, but no code of
+models.
 """
 
 import json
@@ -33,7 +33,7 @@ __all__ = [
 _FORMAT = "transformer-jax stablehlo 1"
 _MANIFEST, _WEIGHTS = "manifest.json", "model.safetensors"
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-_OLD_LIMIT = "B >= 2"  # of decoding, in folders that were exported before programs took one row
+_OLD_LIMIT = "B >= 2"  # for decoding, in folders exported before programs supported one row
 
 
 def write_stablehlo(
@@ -45,23 +45,23 @@ def write_stablehlo(
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
     length: int | None = None,
 ) -> str:
-    """Writes a model as StableHLO with its weights beside it; a line about it.
+    """Writes a model as StableHLO with its weights; returns a summary line.
 
-    ``forward.stablehlo`` is the forward pass, and ``translate.stablehlo`` or
-    ``generate.stablehlo`` the whole of greedy decoding, in one program. ``manifest.json`` says what
-    each takes and gives; :func:`load_stablehlo` reads them back.
+    ``forward.stablehlo`` is the forward pass, and ``translate.stablehlo`` or ``generate.stablehlo``
+    is greedy decoding as one program. ``manifest.json`` has the inputs and outputs of each;
+    :func:`load_stablehlo` reads them.
 
     Args:
         output: The folder.
-        model: What is written.
-        params: Its parameters.
-        tokenizer: Its tokenizer, whose special tokens begin and end what is written.
-        platforms: Where it shall run: cpu, cuda, rocm, tpu.
-        length: The most tokens that are written; None is 128, or what positions there are for.
+        model: The model.
+        params: The parameters of the model.
+        tokenizer: The tokenizer, whose special tokens begin and end generated texts.
+        platforms: Platforms to run on: cpu, cuda, rocm, tpu.
+        length: Maximum number of generated tokens; None is 128, or fewer with fewer positions.
 
     Raises:
-        ConfigError: The package for it is missing, or there is no such platform or length.
-        CheckpointError: Nothing can be written there.
+        ConfigError: The required package is missing, or the platform or length is invalid.
+        CheckpointError: The folder cannot be written.
     """
     check_stablehlo(model, length, platforms)
     from safetensors.numpy import save
@@ -100,19 +100,19 @@ def write_stablehlo(
 def check_stablehlo(
     model: "Model", length: int | None = None, platforms: Sequence[str] = _PLATFORMS
 ) -> None:
-    """Refuses what :func:`write_stablehlo` would, before parameters are loaded.
+    """Refuses models that :func:`write_stablehlo` would refuse, before parameters are loaded.
 
     Raises:
-        ConfigError: The package for it is missing, or there is no such platform or length.
+        ConfigError: The required package is missing, or the platform or length is invalid.
     """
     if model.kind in ("image", "captioner"):
-        raise ConfigError("--format stablehlo is for models that read words, not images: use hf")
+        raise ConfigError("--format stablehlo is for models of texts, not images: use hf")
     unknown = [name for name in platforms if name not in _PLATFORMS]
     if unknown or not platforms:
         raise ConfigError(f"platform {unknown}: allowed are {', '.join(_PLATFORMS)}")
     if length is not None and model.kind not in ("decoder", "encoder-decoder"):
-        raise ConfigError("an encoder or classifier writes nothing: leave --length out")
-    # A prompt takes two positions at least, and the last token that is written takes none.
+        raise ConfigError("an encoder or classifier does not generate texts: leave --length out")
+    # A prompt takes at least two positions, and the last generated token takes none.
     most = model.config.positions.max_length - (model.kind == "decoder")
     if length is not None and not 1 <= length <= most:
         raise ConfigError(f"--length {length}: allowed are 1 to {most}, by the model's positions")
@@ -137,7 +137,7 @@ def _exported(part: "Function", shapes: Mapping[str, Any], platforms: Sequence[s
 
 
 def _described(part: "Function", made: Any) -> dict[str, Any]:
-    """Describes the inputs and outputs of a function, for people and for :func:`load_stablehlo`."""
+    """Describes the inputs and outputs of a function, for the manifest."""
     outputs = jax.tree.unflatten(made.out_tree, made.out_avals)
     said = lambda aval: {
         "shape": [size if isinstance(size, int) else str(size) for size in aval.shape],
@@ -156,7 +156,7 @@ class Portable:
     """A program of :func:`write_stablehlo`, called by the names in its manifest.
 
     Attributes:
-        manifest: What each function takes and gives.
+        manifest: The inputs and outputs of each function.
         weights: The parameters by name.
     """
 
@@ -165,17 +165,17 @@ class Portable:
         self._calls = {name: _deserialized(folder, name) for name in manifest["functions"]}
 
     def forward(self, **arrays: Any) -> dict[str, jax.Array]:
-        """The forward pass of a batch."""
+        """Computes the forward pass of a batch."""
         return self.call("forward", **arrays)
 
     def translate(self, **arrays: Any) -> dict[str, jax.Array]:
-        """The greedy translations of a batch, of which each row is at most ``limits`` long."""
+        """Returns the greedy translations of a batch, each of at most ``limits`` tokens."""
         return self.call("translate", **arrays)
 
     def generate(self, **arrays: Any) -> dict[str, jax.Array]:
-        """The greedy continuations of prompts, which end in the last column.
+        """Returns the greedy continuations of prompts, which end in the last column.
 
-        ``starts`` says in which column each begins.
+        ``starts`` is the first column of each prompt.
         """
         tokens = np.asarray(arrays.get("tokens", ()), np.int32)
         if tokens.ndim == 2 and tokens.shape[1] == 1 and "starts" in arrays:
@@ -187,8 +187,8 @@ class Portable:
         """Calls a function of the manifest, and returns its outputs by name.
 
         Raises:
-            ConfigError: There is no such function.
-            DataError: Arrays that it does not take, or of other shapes.
+            ConfigError: The function is unknown.
+            DataError: Arrays are unexpected, or have wrong shapes.
         """
         if function not in self._calls:
             known = ", ".join(self._calls)
@@ -201,7 +201,7 @@ class Portable:
         alone = _OLD_LIMIT in said["limits"] and all(
             array.shape[:1] == (1,) for array in given.values()
         )
-        if alone:  # such programs take two rows at least: the only one is given twice
+        if alone:  # such programs need two rows: repeat the only one
             given = {name: np.repeat(array, 2, axis=0) for name, array in given.items()}
         _check_sizes(function, said, {name: array.shape for name, array in given.items()})
         found: dict[str, jax.Array] = self._calls[function](self.weights, *given.values())
@@ -211,10 +211,10 @@ class Portable:
 def _check_sizes(
     function: str, said: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuses arrays of other shapes than the manifest says.
+    """Refuses arrays whose shapes do not match the manifest.
 
     Raises:
-        DataError: The first that does not fit.
+        DataError: An array does not match; the message names the first.
     """
     known: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -225,7 +225,7 @@ def _check_sizes(
         )
         if not fits:
             where = f" with {', '.join(f'{x} = {n}' for x, n in known.items())}" if known else ""
-            raise DataError(f"{function}: {name} is {list(shape)}: it takes {wanted}{where}")
+            raise DataError(f"{function}: {name} is {list(shape)}: must be {wanted}{where}")
     for limit in said["limits"]:
         letter, relation, number = limit.split()
         size = known[letter]
@@ -234,11 +234,11 @@ def _check_sizes(
 
 
 def load_stablehlo(folder: str | os.PathLike[str]) -> Portable:
-    """The functions in a folder that :func:`write_stablehlo` wrote.
+    """Loads the functions in a folder of :func:`write_stablehlo`.
 
     Raises:
-        CheckpointError: There is no such folder, or it is damaged.
-        ConfigError: The package for reading is missing.
+        CheckpointError: The folder does not exist, or is damaged.
+        ConfigError: The required package is missing.
     """
     _needs_flatbuffers()
     from safetensors import SafetensorError
@@ -263,9 +263,9 @@ def _deserialized(folder: Path, name: str) -> Callable[..., Any]:
         return jax.jit(export.deserialize(bytearray(read_file(path))).call)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except Exception as error:  # whatever its parser stumbles over
+    except Exception as error:  # any error of its parser
         said = str(error).splitlines()[:1] or [type(error).__name__]
-        raise CheckpointError(f"{path}: damaged, or of another jax: {said[0]}") from None
+        raise CheckpointError(f"{path}: damaged, or of another jax version: {said[0]}") from None
 
 
 def _needs_flatbuffers() -> None:

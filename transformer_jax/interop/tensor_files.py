@@ -1,6 +1,6 @@
-"""Published weights: ``.safetensors`` files, checked before anything is allocated.
+"""Reads ``.safetensors`` files, checked before any allocation.
 
-Other formats are refused: a pickle runs the code that it holds.
+Other formats are refused, since a pickle can execute code.
 """
 
 import contextlib
@@ -37,18 +37,18 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _PIECE = 1 << 20
-_LARGE = 1 << 20  # bytes from which on a tensor is mapped where it can be
+_LARGE = 1 << 20  # minimum size of tensors to memory-map, in bytes
 _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorFolder:
-    """All tensors of a Hugging Face checkpoint by name; none is in memory until it is read.
+    """All tensors of a Hugging Face checkpoint by name, not in memory until read.
 
     Attributes:
         path: The folder.
-        entries: What each tensor is and where it lies. Sizes are those of real files, so compare
-            shapes with the expected ones before reading.
+        entries: Type, shape and location of each tensor. Sizes are not validated, so compare shapes
+            with expected ones before reading.
     """
 
     path: Path
@@ -57,18 +57,18 @@ class TensorFolder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors together."""
+        """Total bytes of all tensors."""
         return sum(entry.stop - entry.start for entry in self.entries.values())
 
     def read(self, name: str, memory: Memory = aligned) -> np.ndarray:
-        """One tensor, with the bits that the file holds: NaN is not checked.
+        """Reads one tensor bit for bit, without checking for NaN.
 
         Args:
-            name: Of the tensor.
-            memory: Makes the array of a shape and a type that it is read into.
+            name: Name of the tensor.
+            memory: Function that allocates the array to read into.
 
         Raises:
-            CheckpointError: There is no such tensor, or the file changed since it was opened.
+            CheckpointError: The tensor does not exist, or the file changed since it was opened.
         """
         entry = self.entries.get(name)
         if entry is None:
@@ -90,15 +90,14 @@ class TensorFolder:
         return array
 
     def mapped(self) -> dict[str, np.ndarray]:
-        """Large tensors as they lie in the pages that the system keeps of their files, by name.
+        """Returns large tensors, memory-mapped, by name.
 
-        They take neither time nor memory of their own until they are used. Who writes to one writes
-        to a copy of the page. Who shortens a file while it is in use ends the process, as with all
-        that is mapped; replacing it does no harm.
+        They take no time or memory until used. Writing to one writes to a copy of the page. As with
+        all mapped files, truncating the file while it is in use kills the process; replacing it is
+        harmless.
 
-        Left out is what has to be read instead: small tensors, those that do not begin where JAX on
-        a CPU takes memory over (in seven of eight files, none of the large ones do), and those of
-        files that the system does not map.
+        Omitted are tensors that must be read: small ones, ones without the alignment for JAX on a
+            CPU (in seven of eight files, all large ones), and files that the system cannot map.
 
         Raises:
             CheckpointError: A file changed since it was opened.
@@ -106,7 +105,7 @@ class TensorFolder:
         files: dict[Path, list[str]] = {}
         for name, entry in self.entries.items():
             large = entry.stop - entry.start >= _LARGE
-            # Truth values are read, as that looks at every one.
+            # Booleans are read, which checks every value.
             if large and entry.start % LINE == 0 and entry.dtype != "BOOL":
                 files.setdefault(entry.file, []).append(name)
         found = {}
@@ -125,7 +124,7 @@ class TensorFolder:
 
     @contextlib.contextmanager
     def _open(self, path: Path) -> Iterator[io.BufferedReader]:
-        """One of the files, if it is still the one that was opened."""
+        """Opens one of the files, if it has not changed."""
         try:
             with path.open("rb") as file:
                 if _stamp(file) != self._stamps[path]:
@@ -135,7 +134,7 @@ class TensorFolder:
             raise _unreadable(path, error) from None
 
     def same(self, one: str, two: str) -> bool:
-        """Returns whether two tensors are equal in every bit, reading a part at a time.
+        """Returns whether two tensors are bitwise equal, reading in parts.
 
         Raises:
             CheckpointError: A file cannot be read.
@@ -159,19 +158,19 @@ class TensorFolder:
 
 
 def open_tensors(folder: str | os.PathLike) -> TensorFolder:
-    """The tensors of ``model.safetensors``, or of the shards that its index names.
+    """Opens the tensors of ``model.safetensors``, or of the shards in its index.
 
-    Headers are read and checked, tensors are not. Memory is that of the headers and of half a
-    kilobyte a tensor. Links may lead elsewhere in the folder, or from a snapshot of the Hugging
-    Face cache to its blobs.
+    Only headers are read and checked. This takes the memory of the headers and half a kilobyte per
+    tensor. Links may lead elsewhere in the folder, or from a snapshot of the Hugging Face cache to
+    its blobs.
 
     Raises:
-        CheckpointError: Missing, damaged or hostile, or weights of another format, which are
-            refused with the command that converts them.
+        CheckpointError: Files are missing, damaged or hostile, or in another format; then the
+            message has the command to convert them.
     """
     path = Path(folder)
     if path.is_file():
-        raise CheckpointError(f"{path}: is a file: name the folder that it lies in")
+        raise CheckpointError(f"{path}: is a file: name its folder")
     if not path.is_dir():
         raise CheckpointError(no_such_run(path))
     stamps: dict[Path, tuple[int, ...]] = {}
@@ -185,7 +184,7 @@ def open_tensors(folder: str | os.PathLike) -> TensorFolder:
 
 
 def _tensors(folder: Path, name: str, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entry]:
-    """The entries of one file, whose stamp is noted."""
+    """Returns the entries of one file, and records its stamp."""
     path = inside(folder, name)
     try:
         with path.open("rb") as file:
@@ -196,14 +195,14 @@ def _tensors(folder: Path, name: str, stamps: dict[Path, tuple[int, ...]]) -> di
             if len(start) < 9 or start[8:] != b"{" or not 2 <= length <= size - 8:
                 raise ValueError("it does not begin with the length of a header and {")
             if length > LARGEST_HEADER:
-                raise ValueError(f"its header claims {length} bytes, {LARGEST_HEADER} is the most")
+                raise ValueError(f"its header claims {length} bytes, more than {LARGEST_HEADER}")
             file.seek(8)
             entries = read_header(file.read(length), path, 8 + length)
         check_cover(entries, 8 + length, size)
     except OSError as error:
         raise _unreadable(path, error) from None
-    except ValueError as error:  # of which bad Unicode and bad JSON are kinds
-        raise CheckpointError(f"{path}: is no safetensors file, or damaged: {error}") from None
+    except ValueError as error:  # includes invalid Unicode and JSON
+        raise CheckpointError(f"{path}: is not a safetensors file, or damaged: {error}") from None
     return entries
 
 
@@ -216,13 +215,13 @@ def _shards(folder: Path, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entr
     except OSError as error:
         raise _unreadable(index, error) from None
     except ValueError as error:
-        raise CheckpointError(f"{index}: is no index of shards, or damaged: {error}") from None
+        raise CheckpointError(f"{index}: is not an index of shards, or damaged: {error}") from None
     entries: dict[str, Entry] = {}
     for shard in sorted(set(where.values())):
         for name, entry in _tensors(folder, shard, stamps).items():
             if where.get(name) != shard:
                 told = where.get(name, "no shard")
-                raise CheckpointError(f"{index}: puts {name!r} in {told}, and {shard} has it too")
+                raise CheckpointError(f"{index}: puts {name!r} in {told}, but {shard} also has it")
             entries[name] = entry
     for name in where.keys() - entries.keys():
         raise CheckpointError(f"{index}: puts {name!r} in {where[name]}, which does not have it")
@@ -239,7 +238,7 @@ def _weight_map(data: bytes) -> dict[str, str]:
         elif part == "weight_map":
             where = {name: _shard_name(cursor.text()) for name in cursor.members()}
         else:
-            raise ValueError(f"it has {part[:40]!r} beside metadata and weight_map")
+            raise ValueError(f"it has {part[:40]!r} besides metadata and weight_map")
     cursor.end()
     if not where:
         raise ValueError("it has no weight_map")
@@ -253,14 +252,14 @@ def _shard_name(name: str) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of an ordinary file that lies in ``folder`` also after links are followed."""
+    """Returns the path of a regular file that is in ``folder`` even after following links."""
     path = folder / name
     try:
         root, real = folder.resolve(strict=True), path.resolve(strict=True)
         ordinary = stat.S_ISREG(real.stat().st_mode)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file, though it is named") from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before 3.13
+        raise CheckpointError(f"{path}: no such file, although it is named") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links, before Python 3.13
         raise _unreadable(path, error) from None
     # The Hugging Face cache: <entry>/snapshots/<revision>/file -> <entry>/blobs/<hash>, also from
     # directories of a revision.
@@ -271,12 +270,12 @@ def inside(folder: Path, name: str) -> Path:
     if not cached and not real.is_relative_to(root):
         raise CheckpointError(f"{path}: is a link that leaves the folder: copy the file into it")
     if not ordinary:
-        raise CheckpointError(f"{path}: is no ordinary file")
+        raise CheckpointError(f"{path}: is not a regular file")
     return path
 
 
 def _stamp(file: BinaryIO) -> tuple[int, ...]:
-    """Returns values that change when a file is replaced or written to; index 2 is the size."""
+    """Returns values that change when a file is replaced or written; index 2 is the size."""
     facts = os.fstat(file.fileno())
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
@@ -286,7 +285,7 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
 
 
 def _absence(folder: Path) -> str:
-    """Describes a folder without the expected weights, and what to do."""
+    """Describes a folder without the expected weights, and the remedy."""
     found = sorted(path.name for kind in _OTHERS for path in folder.glob(kind))
     missing = f"{folder}: has neither {WEIGHTS} nor {INDEX}"
     if not found:
@@ -294,13 +293,13 @@ def _absence(folder: Path) -> str:
     if found[0].endswith(".safetensors"):
         return f"{missing}, but {found[0]}: rename it if it is the model"
     name = str(folder) if re.fullmatch(r"[\w./ -]+", str(folder)) else "FOLDER"
-    # The class that the config names, because AutoModel would leave out the head.
+    # The class in the config, since AutoModel would omit the head.
     command = (
         f"import transformers as t; name = t.AutoConfig.from_pretrained({name!r}).architectures[0];"
         f" getattr(t, name).from_pretrained({name!r})"
         f".save_pretrained('NEW', safe_serialization=True)"
     )
     return (
-        f"{missing}, but {found[0]}, which is not read because such files can run code: "
+        f"{missing}, but {found[0]}, which is not read because such files can execute code: "
         f'convert it, if you trust it, with  python -c "{command}"'
     )

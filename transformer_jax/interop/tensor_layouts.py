@@ -1,4 +1,4 @@
-"""Layouts of tensors in published files and of the parameters that they hold."""
+"""Conversion between layouts of published tensors and of parameters."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ __all__ = ["from_hf", "hf_shape", "needs_copy", "to_hf"]
 
 
 def hf_shape(shape: tuple[int, ...], mapping: TensorMapping) -> tuple[int, ...]:
-    """The shape of a tensor of theirs, one part of which is a parameter of ours.
+    """Returns the shape of their tensor, of which one part is our parameter.
 
     Example:
         >>> hf_shape((32, 48), TensorMapping("up/kernel", "fc1.weight", "transposed"))
@@ -39,7 +39,7 @@ def hf_shape(shape: tuple[int, ...], mapping: TensorMapping) -> tuple[int, ...]:
 
 
 def needs_copy(mapping: TensorMapping) -> bool:
-    """Returns whether the numbers of a parameter lie in another order in the tensor, or apart.
+    """Returns whether the values of a parameter are not contiguous in order in the tensor.
 
     Example:
         >>> needs_copy(TensorMapping("gain", "ln.weight"))
@@ -51,9 +51,9 @@ def needs_copy(mapping: TensorMapping) -> bool:
 
 
 def from_hf(array: np.ndarray, mapping: TensorMapping, memory: Memory = aligned) -> np.ndarray:
-    """The parameter of ours that a tensor of theirs holds, float32: the opposite of :func:`to_hf`.
+    """Returns our float32 parameter in their tensor: the inverse of :func:`to_hf`.
 
-    The tensor itself where nothing has to be moved, and otherwise a copy in ``memory``.
+    This is the tensor itself if the layout is the same, or else a copy in ``memory``.
 
     Example:
         >>> from_hf(np.zeros((3, 2)), TensorMapping("up/kernel", "fc1.weight", "transposed")).shape
@@ -79,7 +79,7 @@ def from_hf(array: np.ndarray, mapping: TensorMapping, memory: Memory = aligned)
 
 
 def to_hf(arrays: Sequence[np.ndarray], mappings: Sequence[TensorMapping]) -> np.ndarray:
-    """The tensor of theirs that parameters of ours make up, in the order of its parts.
+    """Returns their tensor composed of our parameters, in the order of its parts.
 
     Example:
         >>> mapping = TensorMapping("up/kernel", "fc1.weight", "transposed")

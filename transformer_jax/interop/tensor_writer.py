@@ -22,17 +22,18 @@ def write_tensors(
 ) -> None:
     """Writes tensors as ``model.safetensors``, or in shards with an index, into a folder.
 
-    After a crash the weights that can be opened are those from before or all of the new ones.
-    Shards are written only where no weights lie yet: several files cannot replace others at once.
+    After a crash, either the old or all of the new weights can be opened. Shards are written only
+    without existing weights, since several files cannot be replaced atomically.
 
     Args:
-        path: The folder, made if missing.
+        path: The folder, created if missing.
         tensors: Arrays by name.
         shard_bytes: Maximum number of bytes in a file; a larger tensor has a separate file. None
             writes one file.
 
     Raises:
-        CheckpointError: A name or type the format lacks, weights in the way, or a full disk.
+        CheckpointError: The format does not support a name or type, weights exist, or the disk is
+            full.
     """
     if shard_bytes is not None and shard_bytes < 1:
         raise ConfigError(f"shard_bytes {shard_bytes}: at least 1")
@@ -41,7 +42,7 @@ def write_tensors(
         if problem := name_problem(name):
             raise CheckpointError(f"{path}: the tensor name {name[:80]!r} {problem}")
         if array.dtype.newbyteorder("<") not in known:
-            raise CheckpointError(f"{path}: {name!r} is {array.dtype}, which has no name here")
+            raise CheckpointError(f"{path}: {name!r} is {array.dtype}, which is not supported")
     groups = _groups(tensors, shard_bytes)
     existing = [name for name in (WEIGHTS, INDEX) if os.path.lexists(path / name)]
     if INDEX in existing or (existing and len(groups) > 1):
@@ -58,7 +59,7 @@ def write_tensors(
 
 
 def _groups(tensors: Mapping[str, np.ndarray], most: int | None) -> list[list[str]]:
-    """Names by file: in order, each file as full as it may be."""
+    """Returns names by file: in order, each file as full as possible."""
     groups: list[list[str]] = [[]]
     size = 0
     for name, array in tensors.items():
@@ -82,15 +83,15 @@ def _save_shards(path: Path, tensors: Mapping[str, np.ndarray], groups: list[lis
 
 
 def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    # The library takes the memory as it lies, so it must lie in order.
+    # The library writes the memory directly, so it must be contiguous.
     ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     _write(path, lambda draft: save_file(ordered, draft, metadata={"format": "pt"}))
 
 
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Writes a file under another name, and renames it once it is on disk."""
+    """Writes a file under a temporary name, and renames it once it is on disk."""
     with draft_file(path) as draft:
         draft.touch()
         usual = draft.stat().st_mode
         fill(draft)
-        draft.chmod(usual)  # safetensors leaves files that nobody else may read
+        draft.chmod(usual)  # safetensors creates files that only the owner can read

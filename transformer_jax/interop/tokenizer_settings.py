@@ -20,9 +20,9 @@ __all__ = [
     "read_text",
 ]
 
-LANGUAGES = "languages"  # the key of tags that no published tokenizer has
+LANGUAGES = "languages"  # our key for language tags
 
-# By preference: a classifier's first and last token stand in for those of sentences.
+# By preference: a classifier's cls and sep tokens replace missing bos and eos.
 _ROLES = {
     "pad": ("pad_token",),
     "unk": ("unk_token",),
@@ -36,11 +36,11 @@ _MOST_IDS = 4_000_000
 
 
 class Settings:
-    """``tokenizer_config.json``, where it is silent ``special_tokens_map.json``, and the family.
+    """Settings of ``tokenizer_config.json``, or else ``special_tokens_map.json``, and the family.
 
     Attributes:
-        family: The class of the tokenizer, or the type of the model, in small letters without
-            "tokenizer"; empty if no file says.
+        family: The class of the tokenizer, or the model type, in lower case without "tokenizer";
+            empty if unknown.
         names: Special tokens by role: pad, unk, bos, eos, mask.
         special: All special tokens.
         added_tokens: Ids of tokens that were added to the vocabulary, by token.
@@ -52,7 +52,7 @@ class Settings:
         """Combines the fields of the files.
 
         Raises:
-            DataError: A field of another type than it must be; the folder is not named.
+            DataError: A field has the wrong type; the message does not name the folder.
         """
         self._fields = fields
         said = str(fields.get("tokenizer_class") or kind)
@@ -63,34 +63,34 @@ class Settings:
             if found:
                 self.names[role] = found[0]
         if self.names.get("unk") in (self.names.get("bos"), self.names.get("eos")):
-            self.names.pop("unk", None)  # GPT-2 says so, whose bytes leave nothing unknown
+            self.names.pop("unk", None)  # as in GPT-2, whose bytes leave nothing unknown
         self.special = set(self.names.values()) | set(self.listed())
         self.added_tokens = dict(added_tokens)
         decoder = fields.get("added_tokens_decoder") or {}
         for id, token in decoder.items() if isinstance(decoder, dict) else ():
             if not isinstance(token, dict) or not _name(token) or not id.isdecimal():
-                raise DataError("an added token has no text or no number")
+                raise DataError("an added token has no text or no id")
             self.added_tokens[token["content"]] = int(id)
             if token.get("special"):
                 self.special.add(token["content"])
 
     @property
     def stored_languages(self) -> Any:
-        """The languages of a translator that was trained here; None without any."""
+        """Returns the languages of a translator that was trained here, or None."""
         return self._fields.get(LANGUAGES)
 
     def flag(self, name: str, default: bool | None) -> bool | None:
-        """A setting that is on, off, or not said."""
+        """Returns a boolean setting, or None."""
         value = self._fields.get(name, default)
         if value is not None and type(value) is not bool:
             raise DataError(f"the setting {name} is {value!r}, not true or false")
         return value
 
     def around(self, begins: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the tokens that the settings put before and after every text.
+        """Returns the tokens before and after every text.
 
         Args:
-            begins: Whether texts begin with ``bos`` where the files do not say it.
+            begins: Whether texts begin with ``bos`` by default.
         """
         found = []
         for role, usual, default in (("bos", "<s>", begins), ("eos", "</s>", False)):
@@ -102,21 +102,21 @@ class Settings:
         return found[0], found[1]
 
     def count(self, name: str, default: int) -> int:
-        """A setting that is a number."""
+        """Returns an integer setting."""
         value = self._fields.get(name, default)
         if type(value) is not int or not 0 <= value <= 10_000:
             raise DataError(f"the setting {name} is {value!r}, not a number up to 10000")
         return value
 
     def text(self, name: str) -> str | None:
-        """A setting that is a text, or None where there is none."""
+        """Returns a text setting, or None."""
         value = self._fields.get(name)
         if value is not None and not isinstance(value, str):
             raise DataError(f"the setting {name} is {value!r}, not a text")
         return value
 
     def listed(self) -> list[str]:
-        """Special tokens without a role."""
+        """Returns special tokens without a role."""
         found = []
         for key in ("additional_special_tokens", "extra_special_tokens"):
             tokens = self._fields.get(key) or ()
@@ -147,10 +147,10 @@ def read_settings(folder: Path) -> Settings:
 
 
 def read_ids(path: Path) -> dict[str, int]:
-    """A JSON object of ids by token, each token once and each id once.
+    """Reads a JSON object of ids by token, with unique tokens and ids.
 
     Raises:
-        DataError: It is something else.
+        DataError: The content is invalid.
     """
     try:
         cursor = Cursor(read_bytes(path), _MOST_IDS)
@@ -162,17 +162,17 @@ def read_ids(path: Path) -> dict[str, int]:
             ids[name] = id
         cursor.end()
     except ValueError as error:
-        raise DataError(f"{path}: is no vocabulary, or damaged: {error}") from None
+        raise DataError(f"{path}: is not a vocabulary, or damaged: {error}") from None
     if len(set(ids.values())) != len(ids):
-        raise DataError(f"{path}: is no vocabulary: an id comes twice")
+        raise DataError(f"{path}: is not a vocabulary: an id is repeated")
     return ids
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8 text, line ends as they are.
+    """Reads a file of UTF-8 text, with unchanged line ends.
 
     Raises:
-        DataError: It cannot be read, is too long, or holds other bytes.
+        DataError: The file cannot be read, is too long, or is not UTF-8.
     """
     try:
         return read_bytes(path).decode("utf-8")
@@ -181,21 +181,21 @@ def read_text(path: Path) -> str:
 
 
 def read_bytes(path: Path, most: int = _LARGEST, *, folder: Path | None = None) -> bytes:
-    """An ordinary file of at most ``most`` bytes that no link leads to from elsewhere.
+    """Reads a regular file of at most ``most`` bytes within a folder.
 
     Args:
         path: The file.
-        most: Its size.
-        folder: Where it must lie, also after links are followed; None is the one it is in.
+        most: Maximum size in bytes.
+        folder: Folder that must contain the file even after following links; None is its parent.
 
     Raises:
-        DataError: It is none.
+        DataError: The file is not regular, too long, outside of the folder, or unreadable.
     """
     folder = path.parent if folder is None else folder
     try:
         inside(folder, str(path if path.is_absolute() else path.relative_to(folder)))
         if path.stat().st_size > most:
-            raise DataError(f"{path}: has more than {most} bytes, too long to be what it should")
+            raise DataError(f"{path}: has more than {most} bytes, which is too long")
         return path.read_bytes()
     except CheckpointError as error:
         raise DataError(str(error)) from None
@@ -204,15 +204,15 @@ def read_bytes(path: Path, most: int = _LARGEST, *, folder: Path | None = None) 
 
 
 def read_json(folder: Path, name: str, kind: type) -> Any:
-    """The list or the object in a file of a folder; None if there is no such file.
+    """Reads the list or the object in a file of a folder; None if the file does not exist.
 
     Args:
-        folder: Where it must lie, also after links are followed.
-        name: Of the file.
+        folder: Folder that must contain the file even after following links.
+        name: Name of the file.
         kind: ``list`` or ``dict``.
 
     Raises:
-        DataError: It is something else.
+        DataError: The content is invalid.
     """
     path = folder / name
     if not os.path.lexists(path):
@@ -220,10 +220,10 @@ def read_json(folder: Path, name: str, kind: type) -> Any:
     try:
         found = json.loads(read_bytes(path, _LARGEST_SETTINGS, folder=folder).decode("utf-8"))
     except (ValueError, RecursionError):
-        raise DataError(f"{path}: is damaged: no JSON") from None
+        raise DataError(f"{path}: is damaged: not JSON") from None
     if not isinstance(found, kind):
         what = "object" if kind is dict else "list"
-        raise DataError(f"{path}: is damaged: no JSON {what}")
+        raise DataError(f"{path}: is damaged: not a JSON {what}")
     return found
 
 
@@ -232,7 +232,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _name(token: object) -> str | None:
-    """A token, given as its text or as an object with it."""
+    """Returns the text of a token, given as text or as an object."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) and token else None

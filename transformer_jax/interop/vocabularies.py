@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face checkpoints, converted to ``tokenizer.json``."""
+"""Converts tokenizers of Hugging Face checkpoints to ``tokenizer.json``."""
 
 import os
 import re
@@ -25,19 +25,19 @@ __all__ = ["find_target_tokenizer", "find_tokenizer"]
 
 _Convert = Callable[[], tokenizers.Tokenizer]
 
-# Who uses which kind of file in the common way: tokenizer classes and model types.
+# Tokenizer classes and model types that use each kind of file in the standard way.
 _WORDPIECE = ("bert", "distilbert", "electra", "mobilebert", "convbert", "lxmert", "mpnet")
 _BYTE_LEVEL = ("gpt2", "gpt_neo", "codegen", "opt", "roberta", "bart", "longformer", "led")
 _LEFT_TO_RIGHT = ("gpt2", "gpt_neo", "codegen", "opt")
 _EXTRA = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _PLAIN = ("llama", "codellama", "code_llama", "mistral", "mixtral")
-# What comes before the pieces, how many of which it replaces, by families that number them so.
+# Special tokens before the pieces, and the number of pieces that they replace, by family.
 _NUMBERED = {
     "camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), ("<unk>",)),
     "xlm-roberta": (("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")),
 }
 _NUMBERED |= dict.fromkeys(("xlmroberta", "nllb", "mbart50"), _NUMBERED["xlm-roberta"])
-_LANGUAGES = ("m2m100", "nllb", "mbart50")  # whose vocabularies end with tokens of languages
+_LANGUAGES = ("m2m100", "nllb", "mbart50")  # vocabularies that end with language tokens
 _SPM = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _HELP = (
     "let transformers write its tokenizer.json:  "
@@ -49,18 +49,18 @@ _HELP = (
 def find_tokenizer(
     folder: Path, side: Literal["source", "target"] = "source"
 ) -> tuple[str, dict[str, str]]:
-    """The ``tokenizer.json`` of a Hugging Face folder, and its special tokens by role.
+    """Returns the ``tokenizer.json`` of a Hugging Face folder, and its special tokens by role.
 
-    The file as it is, or what is converted from ``vocab.txt``, from ``vocab.json`` with
-    ``merges.txt``, or from SentencePiece models. A classifier's ``cls`` and ``sep`` are ``bos``
-    and ``eos`` where there are no such tokens; roles that the vocabulary lacks are left out.
+    This is the file itself, or a conversion of ``vocab.txt``, of ``vocab.json`` with
+    ``merges.txt``, or of SentencePiece models. A classifier's ``cls`` and ``sep`` are used for
+    missing ``bos`` and ``eos``; roles that the vocabulary lacks are omitted.
 
     Args:
-        folder: What lies beside the weights.
-        side: Source or target, if their tokenizers differ (Marian); they share the ids.
+        folder: The folder of the weights.
+        side: Source or target, if their tokenizers differ (Marian); ids are shared.
 
     Raises:
-        DataError: There is none, it is damaged, or it cannot be converted exactly.
+        DataError: The tokenizer is missing or damaged, or cannot be converted exactly.
     """
     settings = read_settings(folder)
     ready = folder / "tokenizer.json"
@@ -76,16 +76,16 @@ def find_tokenizer(
 
 
 def find_target_tokenizer(folder: Path) -> str | None:
-    """Returns the ``tokenizer.json`` of targets, None where they are split as sources are.
+    """Returns the ``tokenizer.json`` of targets; None if it is the same as for sources.
 
-    The ids are the same. Marian has a SentencePiece model for each side; a folder that was exported
-    here has the file.
+    The ids are the same. Marian has a SentencePiece model per side; a folder that was exported here
+    has the file.
 
     Args:
-        folder: What lies beside the weights.
+        folder: The folder of the weights.
 
     Raises:
-        DataError: It is damaged, or cannot be converted exactly.
+        DataError: The tokenizer is damaged, or cannot be converted exactly.
     """
     ready = target_file(folder / "tokenizer.json")
     if os.path.lexists(ready):
@@ -107,7 +107,7 @@ def _converted(path: Path, convert: _Convert, settings: Settings) -> tokenizers.
 
 
 def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
-    """The file that a tokenizer is converted from, and the converter."""
+    """Returns the file to convert a tokenizer from, and the converter."""
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if os.path.lexists(folder / "source.spm"):
         sided = folder / "source.spm"
@@ -115,7 +115,7 @@ def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
     if settings.family == "m2m100":
         pieces = folder / "sentencepiece.bpe.model"
         if not os.path.lexists(pieces):
-            raise DataError(f"{folder}: has no {pieces.name}, which M2M100 has beside vocab.json")
+            raise DataError(f"{folder}: has no {pieces.name}, which M2M100 has next to vocab.json")
         return pieces, lambda: _many_languages(read_bytes(pieces), read_ids(vocabulary), settings)
     for name in _SPM:
         if os.path.lexists(path := folder / name):
@@ -132,42 +132,42 @@ def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
 
 
 def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:
-    """Returns a working tokenizer made by ``make``; errors name the file and are one line."""
+    """Returns a working tokenizer by ``make``; errors are one line with the name of the file."""
     try:
         backend = make()
-        # What is made may still fail at the first text.
+        # A tokenizer may still fail at the first text.
         backend.decode(backend.encode("A probe, 1 2.").ids)
     except DataError as error:
         named = str(error).startswith(str(path.parent))
         raise DataError(str(error) if named else f"{path}: {error}; {_HELP}") from None
-    except BaseException as error:  # the library raises bare Exception, and panics
+    except BaseException as error:  # the library raises bare Exceptions, and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: is damaged or no tokenizer: {reason}") from None
+        raise DataError(f"{path}: is damaged or not a tokenizer: {reason}") from None
     return backend
 
 
 def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
-    """The tokenizer with the tokens that the folder adds to it."""
+    """Returns the tokenizer with the tokens that the folder adds."""
     for name, id in sorted(settings.added_tokens.items(), key=lambda item: item[1]):
         if name in settings.special:
             backend.add_special_tokens([_token(name)])
         if backend.token_to_id(name) is None:
-            raise DataError(f"needs {name[:40]!r} beside it, which was added and is not special")
+            raise DataError(f"lacks {name[:40]!r}, which was added and is not special")
         if backend.token_to_id(name) != id:
-            raise DataError(f"gives {name[:40]!r} another id than {id}, which its folder says")
+            raise DataError(f"gives {name[:40]!r} an id other than {id}, the id in its folder")
     return backend
 
 
 def _surround(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
-    """The tokenizer with its special-tokens template, if settings define it."""
+    """Returns the tokenizer with its special-tokens template, if settings define it."""
     if backend.post_processor is not None:
         return backend
     first, last = settings.around(settings.family in _PLAIN)
     for name in (*first, *last):
         if backend.token_to_id(name) is None:
-            raise DataError(f"lacks {name[:40]!r}, which is to stand before or after every text")
+            raise DataError(f"lacks {name[:40]!r}, which is added before or after every text")
     if first or last:
         _frame(backend, first, last, again=True)
     return backend
@@ -176,11 +176,11 @@ def _surround(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.T
 def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
     _demand(settings, _WORDPIECE)
     if settings.flag("do_basic_tokenize", True) is False:
-        raise DataError("is used without parting words, which is not handled")
+        raise DataError("is used without splitting words, which is not supported")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     vocab = {token: id for id, token in enumerate(lines)}
     if len(vocab) != len(lines):
-        raise DataError("has a line twice")
+        raise DataError("has a duplicate line")
     names = {"unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"} | settings.names
     if names["unk"] not in vocab:
         raise DataError(f"has no {names['unk']}")
@@ -218,7 +218,7 @@ def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> token
 def _whole_words(
     vocab: dict[str, int], pairs: list[tuple[str, str]], settings: Settings
 ) -> tokenizers.Tokenizer:
-    """Bytes merged within lower-cased words, whose last part ends in ``</w>`` (CLIP)."""
+    """Converts byte-pair encoding of lower-cased words, which end in ``</w>`` (CLIP)."""
     names = {"bos": "<|startoftext|>", "eos": "<|endoftext|>"} | settings.names
     if not {names["bos"], names["eos"]} <= vocab.keys():
         raise DataError(f"lacks {names['bos'][:40]} or {names['eos'][:40]}")
@@ -240,7 +240,7 @@ def _whole_words(
 
 
 def _pairs(merges: str) -> list[tuple[str, str]]:
-    """The merges of a file, in order."""
+    """Reads the merges of a file, in order."""
     lines = merges.split("\n")
     if lines[0].startswith("#version"):
         lines = lines[1:]
@@ -248,7 +248,7 @@ def _pairs(merges: str) -> list[tuple[str, str]]:
     for line in filter(None, (line.removesuffix("\r") for line in lines)):
         first, _, second = line.partition(" ")
         if not first or not second or " " in second:
-            raise DataError(f"has a line that is not two parts: {line[:40]!r}")
+            raise DataError(f"has a line without exactly two parts: {line[:40]!r}")
         pairs.append((first, second))
     return pairs
 
@@ -281,14 +281,14 @@ def _numbered(
     replaced: tuple[str, ...],
     codes: tuple[str, ...] = (),
 ) -> tokenizers.Tokenizer:
-    """Pieces behind special tokens of the kind of fairseq, which numbers them anew."""
+    """Converts pieces after special tokens as in fairseq, which renumbers them."""
     own = tuple(piece.text for piece in model.pieces[: len(replaced)])
     if own != replaced:
-        raise DataError(f"begins with {', '.join(own)[:60]}, and not with {', '.join(replaced)}")
+        raise DataError(f"begins with {', '.join(own)[:60]}, not with {', '.join(replaced)}")
     last = () if codes else ("<mask>",)
     names = [*first, *(piece.text for piece in model.pieces[len(replaced) :]), *last]
     if len(set(names)) != len(names) or not {"<s>", "</s>"} <= set(names):
-        raise DataError("has a special token of its family twice, or lacks <s> or </s>")
+        raise DataError("repeats a special token of its family, or lacks <s> or </s>")
     numbers = {name: id for id, name in enumerate(names)}
     backend = piece_tokenizer(model, numbers=numbers, extra=codes)
     _mark(backend, [*first, "<s>", "</s>", *last])
@@ -301,7 +301,7 @@ def _numbered(
 def _many_languages(
     data: bytes, numbers: dict[str, int], settings: Settings
 ) -> tokenizers.Tokenizer:
-    """Pieces numbered by ``vocab.json``, and the tokens of languages behind them (M2M100)."""
+    """Converts pieces numbered by ``vocab.json``, followed by language tokens (M2M100)."""
     codes = language_tokens(settings)
     backend = _by_dictionary(data, numbers, codes)
     _mark(backend, ["<s>", "<pad>", "</s>", "<unk>"])
@@ -312,7 +312,7 @@ def _many_languages(
 def _frame_language(
     backend: tokenizers.Tokenizer, settings: Settings, codes: tuple[str, ...]
 ) -> None:
-    """Sets the tokens around a source of the default language, English where none is named."""
+    """Sets the tokens around a source of the default language, English if unset."""
     names = {code.strip("_"): code for code in codes}
     wanted = (settings.text("src_lang"), "en", "eng_Latn", "en_XX")
     first = next(names[name] for name in wanted if name in names)
@@ -324,10 +324,10 @@ def _frame_language(
 
 def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokenizers.Tokenizer:
     if settings.flag("separate_vocabs", False):
-        raise DataError("belongs to a model with two vocabularies, which is not handled")
+        raise DataError("belongs to a model with two vocabularies, which is not supported")
     backend = _by_dictionary(data, numbers)
     _mark(backend, [*settings.names.values(), "</s>", "<pad>"])
-    # The target language is part of the text, so these are no special tokens.
+    # The target language is part of the text, so these are not special tokens.
     codes = [name for name in numbers if re.fullmatch(r">>[^<>]+<<", name)]
     backend.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in codes])
     _frame(backend, (), ("</s>",))
@@ -337,7 +337,7 @@ def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokeniz
 def _by_dictionary(
     data: bytes, numbers: dict[str, int], more: tuple[str, ...] = ()
 ) -> tokenizers.Tokenizer:
-    """The pieces of a model with the ids of ``vocab.json``, and more tokens behind them."""
+    """Converts the pieces of a model with the ids of ``vocab.json``, followed by further tokens."""
     model = parse_model(data)
     numbers = dict(sorted(numbers.items(), key=lambda item: item[1]))
     unknown = model.pieces[model.unknown].text
@@ -346,7 +346,7 @@ def _by_dictionary(
     text = [piece.text for piece in model.pieces if piece.kind == 1]
     absent = sum(name not in numbers for name in text)
     if absent > len(text) / 100:
-        raise DataError(f"has {absent} of {len(text)} pieces that vocab.json lacks")
+        raise DataError(f"has {absent} of {len(text)} pieces missing in vocab.json")
     return piece_tokenizer(model, numbers=numbers, extra=more)
 
 
@@ -358,14 +358,14 @@ def _frame(
     again: bool = False,
     between: tuple[str, ...] | None = None,
 ) -> None:
-    """Sets what whoever asks for special tokens gets around a text, and between two.
+    """Sets the special tokens around a text and between two texts.
 
     Args:
-        backend: What it is set for.
+        backend: The tokenizer to change.
         first: Tokens before a text.
-        last: Tokens after it, and after the second of two.
-        again: Whether the second begins as the first does.
-        between: Tokens between the two; None are those after a text.
+        last: Tokens after a text, and after the second of two.
+        again: Whether the second text begins like the first.
+        between: Tokens between two texts; None is the tokens after a text.
     """
     middle = last if between is None else between
     more = [f"{name}:1" for name in first] if again else []
@@ -378,19 +378,19 @@ def _frame(
 
 
 def _mark(backend: tokenizers.Tokenizer, names: Iterable[str]) -> None:
-    """Marks the names in the vocabulary as special tokens."""
+    """Marks names in the vocabulary as special tokens."""
     known = backend.get_vocab()
     backend.add_special_tokens([_token(name) for name in names if name in known])
 
 
 def _token(name: str) -> tokenizers.AddedToken:
-    # The blank before a masked word belongs to it.
+    # The blank before a mask belongs to it.
     return tokenizers.AddedToken(name, lstrip=name == "<mask>", normalized=False, special=True)
 
 
 def _demand(settings: Settings, families: tuple[str, ...]) -> None:
     if settings.family and settings.family not in families:
         raise DataError(
-            f"is the vocabulary of {settings.family[:40]!r}, which uses it in its own way: "
-            f"converted are those of {', '.join(families)}"
+            f"is the vocabulary of {settings.family[:40]!r}, which uses it differently: "
+            f"supported are {', '.join(families)}"
         )

@@ -1,1 +1,1 @@
-"""Plans of runs: what they need of devices that need not be there, before anything is begun."""
+"""Plans of runs: memory and programs on devices that need not be present."""

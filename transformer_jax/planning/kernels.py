@@ -1,4 +1,4 @@
-"""The attention kernels of a planned run, as the models choose them: they are traced, not run."""
+"""The attention kernels of a planned run, found by tracing its models."""
 
 import dataclasses
 import functools
@@ -28,15 +28,15 @@ FUSED = {"gpu": "cudnn", "tpu": "splash"}  # the fused kernel of each platform
 def attention_kernels(
     run: Any, target: Target, shape: Shape, *, training: bool
 ) -> dict[str, Choice]:
-    """The kernel of each attention of a step, and why it is not the fused one, if it is not.
+    """Returns the kernel of each attention of a step, with the reason if it is not the fused one.
 
-    Recurrent translators have none: their attention is no product of queries and keys alone.
+    Recurrent translators have none: their attention is not a plain product of queries and keys.
 
     Args:
         run: The run.
-        target: Its devices, whose kernels are taken.
-        shape: Of a batch, or of one of its micro-batches.
-        training: Whether the step trains; else it evaluates, without dropout.
+        target: The devices.
+        shape: Shape of a batch or a micro-batch.
+        training: Whether the step is for training, or for evaluation without dropout.
 
     Example:
         >>> from transformer_jax.parallel.target import plan_target
@@ -48,21 +48,21 @@ def attention_kernels(
         {'decoder': Choice(kernel='chunked', why='it takes no segments')}
     """
     if isinstance(run.model, RecurrentConfig):
-        return {}  # its scores have no fused kernel
+        return {}  # no fused kernel for its scores
     return dict(_traced(_of_one_layer(run), target, shape, training))
 
 
 def model_kernels(
     config: TransformerConfig, target: Target, shape: Shape, source: int, *, training: bool
 ) -> dict[str, Choice]:
-    """The same of a model on one device, without a run: texts end at different places.
+    """Returns the same for a model on one device, without a run, for texts of different lengths.
 
     Args:
-        config: Of the model, of any family.
-        target: Its device.
-        shape: Texts at once and tokens of each; of an encoder-decoder, of the targets.
-        source: Tokens of a text that an encoder reads.
-        training: Whether dropout is on.
+        config: Configuration of a model of any family.
+        target: The device.
+        shape: Number of texts, and tokens of each; for an encoder-decoder, of the targets.
+        source: Number of tokens of an encoder's text.
+        training: Whether to use dropout.
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
@@ -79,7 +79,7 @@ def model_kernels(
 
 
 def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Any, Any, Objective]:
-    """The kind of a model, the shapes of its inputs, and the pass over them."""
+    """Returns the kind of a model, the shapes of its inputs, and its forward pass."""
 
     def array(*sizes: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((shape.rows, *sizes), dtype)
@@ -99,7 +99,7 @@ def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Any,
 
 
 def _one_layer(config: TransformerConfig) -> TransformerConfig:
-    """One block a stack, all of whose blocks are alike."""
+    """Reduces each stack to one block, since all blocks are alike."""
     compute = dataclasses.replace(config.compute, remat=False, scan_layers=False)
     one = {n: min(1, getattr(config, n)) for n in ("encoder_layers", "decoder_layers")}
     return dataclasses.replace(config, compute=compute, **one)
@@ -113,11 +113,11 @@ def _of_one_layer(run: Any) -> Any:
     return dataclasses.replace(run, training=training, **parts)
 
 
-@functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
+@functools.lru_cache(maxsize=512)  # a search over settings repeats few of them often
 def _traced(
     run: Any, target: Target, shape: Shape, training: bool
 ) -> tuple[tuple[str, Choice], ...]:
-    # Tracing needs the shape of the mesh alone.
+    # Tracing needs only the shape of the mesh.
     mesh = mesh_on(run, dataclasses.replace(target, devices=(), number=target.number))
     parts = parts_of(run, mesh, shape)
     objective = parts.objective if training else parts.evaluation
@@ -156,13 +156,13 @@ def _named(
 
 
 def _explained(choice: Choice, config: TransformerConfig, target: Target) -> Choice:
-    """A choice with the reason why it is not the fused kernel."""
+    """Returns a choice with the reason why it is not the fused kernel."""
     platform, asked = target.type.platform, config.attention.implementation
     fused = FUSED.get(platform)
     if choice.why or choice.kernel == fused:
         return choice
     if asked == choice.kernel:
-        return choice._replace(why="asked for")
+        return choice._replace(why="requested")
     if fused is None:
         return choice._replace(why=f"{platform} has no fused kernel")
     capability = float(target.device.compute_capability or 9.0) if platform == "gpu" else 9.0

@@ -1,7 +1,7 @@
-"""The memory of a run's programs, estimated: sums of what their arrays take, nothing is compiled.
+"""Estimates the memory of a run's programs from the sizes of arrays, without compilation.
 
-Parameters, the optimizer's state and batches are exact. What XLA keeps besides is estimated from
-the sizes of the model: see each part of :class:`Estimate`.
+Parameters, the optimizer's state and batches are exact. Temporary arrays of XLA are estimated from
+the sizes of the model: see the parts of :class:`Estimate`.
 """
 
 import dataclasses
@@ -37,27 +37,27 @@ from transformer_jax.training.state import abstract_parts
 
 __all__ = ["Estimate", "estimate"]
 
-# Vectors of a stack's tokens beside those of blocks: embedded, dropped, normalized at the end, cut
-# into chunks for the loss, and their gradient twice.
+# Vectors per token of a stack outside of blocks: embedding, dropout, final norm, chunks for the
+# loss, and the gradient twice.
 _HIDDEN = 6.5
-_RECURRENT_HIDDEN = 2.0  # of recurrent translators, whose dropout is among what they keep
+_RECURRENT_HIDDEN = 2.0  # for recurrent translators, whose dropout is counted elsewhere
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Bytes that a device needs for a program, by what they are for.
+    """Bytes that a device needs for a program, by purpose.
 
     Attributes:
         arguments: Parameters, the optimizer's state and the batch: exact.
-        kept: Activations that the backward pass needs; with rematerialization the inputs of
-            blocks alone.
+        kept: Activations for the backward pass; with rematerialization, only inputs of blocks.
         hidden: Vectors of tokens before the first block and after the last, and their gradients.
         loss: A chunk of logits with its gradient, and the output table with its gradient.
         working: All activations of one block with their gradients.
-        gradients: Of parameters, in float32, split as these are; with micro-batches their sum too.
-        unsharded: Under fsdp the kernels of two blocks, in the dtype of computation.
-        cache: Keys and values of decoding, and of the text that a decoder attends to.
-        kernels: The kernel of each attention, and why it is not the fused one.
+        gradients: Gradients of parameters, in float32, sharded like these; with micro-batches also
+            their sum.
+        unsharded: Under fsdp, the kernels of two blocks in the compute dtype.
+        cache: Keys and values of decoding, and of the encoded source.
+        kernels: The kernel of each attention, with the reason if it is not the fused one.
     """
 
     arguments: float
@@ -72,7 +72,7 @@ class Estimate:
 
     @property
     def temporaries(self) -> int:
-        """Bytes besides arguments, where most is held: in the loss, before it or after it."""
+        """Bytes besides arguments at the peak: in the loss, before it or after it."""
         peak = max(
             self.kept + self.loss,
             self.kept + self.working,
@@ -82,18 +82,18 @@ class Estimate:
 
     @property
     def memory(self) -> int:
-        """Bytes of a device."""
+        """Total bytes on a device."""
         return round(self.arguments) + self.temporaries
 
 
 def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
-    """The memory of one program of a run on each device of a target.
+    """Estimates the memory of one program of a run on each device of a target.
 
     Args:
         run: The run.
-        target: Devices, which need not be there.
+        target: Devices, which need not be present.
         what: ``training``, ``evaluation`` or ``decoding``.
-        shape: Of a batch; of decoding, rows with all beams, and tokens read and written.
+        shape: Shape of a batch; for decoding, rows with all beams, and tokens read and written.
     """
     mesh = mesh_on(run, target)
     parts = parts_of(run, mesh, shape)
@@ -144,20 +144,20 @@ def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
 
 
 def _decoding(run: Any, target: Target, local: DeviceShare, state: "_State") -> Estimate:
-    """Parameters as they decode beside the state of training, the cache, one reading of prompts."""
+    """Estimates decoding: parameters next to the training state, the cache, and the prompts."""
     shape = decoding_shape(run, target.type.platform, 1)
     assert shape is not None
     config = run.model.decoder()
     reading = dataclasses.replace(local, rows=local.rows / shape.beams)
     logits = 3 * 4 * local.rows * config.vocab_size / local.tensor
     if isinstance(run.model, RecurrentConfig):
-        # Beams are rearranged into new states; encoded states and their keys are of sentences.
+        # Beams are reordered into new states; encoder states and their keys are per sentence.
         states = cache_bytes(run.model, 0)
         encoded = cache_bytes(run.model, shape.read) - states
         cache = 2 * local.rows * states + reading.rows * encoded
         working = _recurrent(run.model, reading, shape.read).read
         return Estimate(state.all + state.parameters, loss=logits, cache=cache, working=working)
-    # Beams are rearranged into a new cache; a cache that a text outgrows lies beside the next.
+    # Beams are reordered into a new cache; a cache that is too small exists next to its successor.
     cache = 2 * _cache_bytes(run, local, shape.read + shape.written)
     working = working_bytes(run.model, reading, shape.read, ["xla"])
     if run.model.encoder_layers:
@@ -172,7 +172,7 @@ class _State(NamedTuple):
 
 
 def _plain(run: Any) -> Any:
-    """The run without what does not change the size of its state."""
+    """Returns the run without settings that do not affect the size of its state."""
     compute = dataclasses.replace(run.model.compute, remat=False)
     training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
     model = dataclasses.replace(run.model, compute=compute)
@@ -181,7 +181,7 @@ def _plain(run: Any) -> Any:
 
 @functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
 def _state_bytes(run: Any, mesh: Mesh | AbstractMesh) -> _State:
-    """Bytes of a device's part of the training state."""
+    """Returns the bytes of a device's part of the training state."""
     parts = parts_of(run, mesh, Shape(num_batch_shards(mesh), 8))
     declared, frozen = abstract_parts(parts.model, parts.partition)
     params = map_parameters(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), declared)
@@ -208,11 +208,11 @@ def _split_bytes(batch: Any) -> float:
 
 
 class _Blocks(NamedTuple):
-    sizes: list[float]  # bytes kept of every block
-    inputs: float  # of all blocks
+    sizes: list[float]  # bytes saved per block
+    inputs: float  # inputs of all blocks
     hidden: float
     working: float
-    read: float  # bytes that a forward pass works with
+    read: float  # working memory of a forward pass
 
 
 def _blocks(run: Any, local: DeviceShare, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
@@ -221,7 +221,7 @@ def _blocks(run: Any, local: DeviceShare, length: int, kernels: Mapping[str, Cho
         return _recurrent(config, local, length)
     vectors = local.tokens(length) * config.d_model * itemsize(config)
     kept, stacks = [], 0
-    # Another mixer than attention has none.
+    # Mixers other than attention have none.
     of = lambda *names: [kernels[name].kernel for name in names if name in kernels]
     if config.encoder_layers:
         stacks += 1
@@ -244,17 +244,17 @@ def _recurrent(config: RecurrentConfig, local: DeviceShare, length: int) -> _Blo
     vectors = local.tokens(length) * config.d_model * itemsize(config)
     kept = translator_bytes(config, local.rows, length)
     products = vectors * CELLS[config.cell].inputs
-    # Products are arranged by position for the loop; beside them encoded states and their keys.
+    # Products are arranged by position for the loop, next to encoder states and their keys.
     read = 2 * products + vectors * (2 * config.encoded_size / config.d_model + 2)
     if config.attention.score == "concat" and not config.width_beside:
-        read += 4 * local.rows * length**2 * config.d_model  # sums of all states and keys at once
+        read += 4 * local.rows * length**2 * config.d_model  # sums of all states and keys
     return _Blocks([kept], 0.0, _RECURRENT_HIDDEN * vectors, 2 * products, read)
 
 
 def _loss_bytes(
     run: Any, parts: Parts, local: DeviceShare, length: int, platform: str, *, training: bool
 ) -> float:
-    """A chunk of logits, and in training its gradient, and the gradient of the table."""
+    """Returns the bytes of a chunk of logits, and in training of its and the table's gradients."""
     config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model
     if not parts.scored:
         return 0.0
@@ -268,8 +268,8 @@ def _loss_bytes(
         return chunk * 4 * (2 if parts.ranked else 1) + table
     gradient = 4 * columns * width
     if platform == "tpu":
-        # XLA:TPU adds the gradient of the table into another array. In a loop over chunks it makes
-        # that of logits inside of the products that read it.
+        # XLA:TPU accumulates the gradient of the table in another array. In a loop over chunks, it
+        # fuses the gradient of logits into the products that read it.
         return chunk * (4 + itemsize(config) * (chunks == 1)) + 2 * gradient + table
     return chunk * (4 + itemsize(config)) + gradient + table
 
@@ -282,7 +282,7 @@ def _cache_bytes(run: Any, local: DeviceShare, length: int) -> float:
 
 
 def _attended_bytes(run: Any, local: DeviceShare, length: int) -> float:
-    """Keys and values of so many positions."""
+    """Returns the bytes of keys and values of positions."""
     config = run.model.decoder()
     sizes = head_sizes(config)
     width = sizes.kv_heads * (sizes.head_dim + sizes.value_dim) / local.tensor

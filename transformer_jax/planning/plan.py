@@ -1,4 +1,4 @@
-"""Pre-flight: what a run needs of devices that need not be there, before anything is begun."""
+"""Pre-flight checks: the memory of a run on devices that need not be present."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ __all__ = [
     "programs",
 ]
 
-MARGIN = 0.2  # of an estimate, by which a compiled program may need more
+MARGIN = 0.2  # fraction of an estimate by which a compiled program may exceed it
 What = Literal["training", "evaluation", "decoding"]
 
 
@@ -58,14 +58,14 @@ class Program(NamedTuple):
     """One program of a run, compiled for a target or estimated.
 
     Attributes:
-        what: What it does.
-        shape: Rows and tokens of a batch; of decoding, all beams and most tokens.
-        memory: Bytes that a device needs while it runs; besides training with the optimizer's
-            state, which stays where it is.
-        report: What the compiled program does; None of an estimate, and where the compiler found
-            no room.
-        seconds: Of compilation.
-        estimate: The parts of the memory, where nothing was compiled.
+        what: Its purpose: training, evaluation or decoding.
+        shape: Rows and tokens of a batch; for decoding, all beams and the maximum number of tokens.
+        memory: Bytes that a device needs while it runs, including the optimizer's state, which
+            stays in memory.
+        report: Report about the compiled program; None for an estimate, or if compilation ran out
+            of memory.
+        seconds: Compilation time.
+        estimate: The parts of the memory, if not compiled.
     """
 
     what: What
@@ -90,41 +90,41 @@ def programs(run: Any, target: Target) -> list[tuple[What, Shape]]:
 
 
 def plan(run: Any, target: Target) -> Iterator[Program]:
-    """The programs of a run, one after another: compiled, or estimated where that is not possible.
+    """Yields the programs of a run, compiled if possible, or else estimated.
 
     Raises:
-        ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
-            that a plan does not follow.
+        ConfigError: The mesh does not match the devices, rows cannot be divided over it, or a
+            setting is not supported.
     """
     for what, shape in programs(run, target):
         yield measure(run, target, what, shape)
 
 
 def measure(run: Any, target: Target, what: What, shape: Shape) -> Program:
-    """One program of a run: compiled, or estimated where there is no compiler."""
+    """Returns one program of a run: compiled, or estimated without a compiler."""
     if target.compiles:
         return compile_program(run, target, what, shape)
     return estimate_program(run, target, what, shape)
 
 
 def estimate_program(run: Any, target: Target, what: What, shape: Shape) -> Program:
-    """The estimate of one program of a run; nothing is compiled."""
+    """Estimates one program of a run without compilation."""
     found = estimate(run, target, what, shape)
     return Program(what, shape, found.memory, None, 0.0, found)
 
 
 def compile_program(run: Any, target: Target, what: What, shape: Shape | None = None) -> Program:
-    """One program of a run, compiled for a target.
+    """Compiles one program of a run for a target.
 
     Args:
         run: The run.
         target: Devices to compile for.
-        what: What the program does.
-        shape: Of its batch; None is the longest bucket.
+        what: The purpose of the program.
+        shape: Shape of its batch; None is the longest bucket.
 
     Raises:
-        ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
-            that a plan does not follow, or a kernel has no room in its own memory.
+        ConfigError: The mesh does not match the devices, rows cannot be divided over it, a setting
+            is not supported, or a kernel does not fit into on-chip memory.
     """
     began = time.monotonic()
     check_planned(run)
@@ -141,20 +141,20 @@ def compile_program(run: Any, target: Target, what: What, shape: Shape | None = 
                 raise
             if "vmem" in str(error):
                 raise ConfigError(
-                    f"{target.name}: a kernel of {what} has no room in the memory beside the "
-                    f"processor (vmem): try --model.attention.implementation chunked"
+                    f"{target.name}: a kernel of {what} does not fit into on-chip memory "
+                    f"(vmem): try --model.attention.implementation chunked"
                 ) from None
-            # The message may name what is available alone.
+            # The message may name only the available memory.
             needed = max([*_sizes(str(error)), target.usable + 1])
             return Program(what, shape, needed + beside, None, time.monotonic() - began)
     return Program(what, shape, found.memory + beside, found, time.monotonic() - began)
 
 
-Lower = Callable[[str], Any]  # platform -> what compiles
+Lower = Callable[[str], Any]  # platform -> lowered program
 
 
 def _step(run: Any, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
-    """A step of training or evaluation, and the bytes of state that it does not use."""
+    """Returns a step of training or evaluation, and the bytes of state that it does not use."""
     parts = parts_of(run, mesh, shape)
     trained = abstract_parts(parts.model, parts.partition)[0]
     tx = make_optimizer(run.optimizer, run.model.d_model, STEPS, params=trained)
@@ -185,13 +185,13 @@ def _decoding(run: Any, mesh: Mesh) -> tuple[Lower, int]:
     """Returns the decoding program of a run, and the bytes of the training state next to it."""
     made = decoding_program(run, mesh)
     if made is None:
-        raise ConfigError("--plan: this run generates no texts")
+        raise ConfigError("--plan: this run does not generate texts")
     parts = parts_of(run, mesh, buckets(run, mesh.shape)[0])
     trained = abstract_parts(parts.model)[0]
     tx = make_optimizer(run.optimizer, run.model.d_model, STEPS, params=trained)
     ema = run.training.ema_decay is not None
     shapes = abstract_state(parts.model, tx, mesh, ema=ema)[1]
-    # A cache lies whole on each device, as far as is known before compilation.
+    # Before compilation, assume that each device has the complete cache.
     outgrown = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made.outgrown))
     beside = _device_bytes(shapes) + outgrown
     return _lowering(made.jitted, *made.arguments, **made.settings), beside
@@ -203,7 +203,7 @@ def _lowering(step: Any, *arguments: Any, **settings: Any) -> Lower:
 
 
 def _device_bytes(shapes: Any) -> int:
-    """Bytes of a device's part of arrays."""
+    """Returns the bytes of a device's part of arrays."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(shapes)
@@ -211,22 +211,22 @@ def _device_bytes(shapes: Any) -> int:
 
 
 def _sizes(message: str) -> list[int]:
-    """The sizes in a message of the compiler, such as ``48.00G``, in bytes."""
+    """Returns the sizes in a compiler's message, such as ``48.00G``, in bytes."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     return [int(float(n) * units[unit]) for n, unit in re.findall(r"([\d.]+)([KMGT])\b", message)]
 
 
 def kernels(run: Any, target: Target) -> dict[str, Choice]:
-    """The kernel of each attention in training, in the longest bucket, and why."""
+    """Returns the kernel of each attention in training, for the longest bucket, with the reason."""
     shape = next(shape for what, shape in programs(run, target) if what == "training")
     part = Shape(shape.rows // run.training.gradient_accumulation_steps, shape.length)
     return attention_kernels(run, target, part, training=True)
 
 
 def fits(program: Program, target: Target) -> bool:
-    """Returns whether a device of the target has the memory that a program needs.
+    """Returns whether a program fits into the memory of a device of the target.
 
-    Where nothing can be compiled, the estimate has to leave :data:`MARGIN` of itself free.
+    Without a compiler, a margin of :data:`MARGIN` times the estimate must be free.
     """
     margin = 0.0 if target.compiles else MARGIN
     return program.memory * (1 + margin) <= target.usable
@@ -235,31 +235,31 @@ def fits(program: Program, target: Target) -> bool:
 def nearest_that_fits(
     run: Any, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
 ) -> tuple[str, Any] | None:
-    """The least change of settings with which a run fits: its flags, and the run.
+    """Returns the smallest change of settings with which a run fits: flags, and the run.
 
-    Candidates come in the order of what they cost: 2 to 64 times as many micro-batches, which
-    gives the same gradients (where texts are in buckets, the rows of a batch may become fewer);
-    activations computed again in the backward pass, which takes a
-    third more work; and parameters split over more devices, which have to be gathered. What fits
-    by the estimate is then compiled, where there is a compiler: the largest program of each kind.
+    Candidates are tried in order of their cost: 2 to 64 times as many micro-batches, with the same
+        gradients (with buckets, the number of rows per batch may decrease); rematerialization, for
+        a third more work; and parameters sharded over more devices, which must be gathered. If the
+        estimate of a candidate fits and there is a compiler, the largest program of each kind is
+        compiled.
 
     Args:
-        run: What does not fit.
-        target: Where it has to.
+        run: The run that does not fit.
+        target: The target.
         tried: Called with each candidate's flags and program.
     """
     for flags, candidate in _candidates(run, target):
         try:
             wanted = programs(candidate, target)
         except ConfigError:
-            continue  # rows that the micro-batches do not divide
+            continue  # micro-batches do not divide the rows
         if get_recipe(run.recipe).has_estimate:
             estimates = list(_fitting(candidate, target, wanted))
             if len(estimates) < len(wanted):
                 continue
             by_memory = sorted(estimates, key=lambda program: program.memory)
             wanted = [(program.what, program.shape) for program in by_memory]
-        for what, shape in dict(wanted).items():  # the largest of each kind
+        for what, shape in dict(wanted).items():  # the largest program of each kind
             needed = measure(candidate, target, what, shape)
             tried(flags, needed)
             if not fits(needed, target):
@@ -270,7 +270,7 @@ def nearest_that_fits(
 
 
 def _fitting(run: Any, target: Target, wanted: list[tuple[What, Shape]]) -> Iterator[Program]:
-    """Estimates of programs up to the first that does not fit."""
+    """Estimates programs up to the first that does not fit."""
     for one in wanted:
         program = estimate_program(run, target, *one)
         if not fits(program, target):
@@ -280,7 +280,7 @@ def _fitting(run: Any, target: Target, wanted: list[tuple[What, Shape]]) -> Iter
 
 def _candidates(run: Any, target: Target) -> Iterator[tuple[str, Any]]:
     for mesh_flags, on in _meshes(run, target):
-        # Recurrent translators have no rematerialization.
+        # Recurrent translators do not support rematerialization.
         again_too = not isinstance(run.model, RecurrentConfig)
         for remat in sorted({run.model.compute.remat, again_too}):
             compute = dataclasses.replace(run.model.compute, remat=remat)
@@ -297,7 +297,7 @@ def _candidates(run: Any, target: Target) -> Iterator[tuple[str, Any]]:
 
 
 def _meshes(run: Any, target: Target) -> Iterator[tuple[str, MeshConfig]]:
-    """The mesh of a run, then those that split parameters over more devices."""
+    """Yields the mesh of a run, then meshes that shard parameters over more devices."""
     yield "", run.mesh
     inner = run.mesh.tensor * run.mesh.context
     fsdp = run.mesh.fsdp * 2

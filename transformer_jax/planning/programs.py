@@ -1,4 +1,4 @@
-"""Programs that a run compiles: shapes of batches, model, objectives; no data is read."""
+"""Programs that a run compiles: shapes of batches, model, objectives, without data."""
 
 import functools
 import math
@@ -42,7 +42,7 @@ __all__ = [
     "parts_of",
 ]
 
-STEPS = 100_000  # of schedules, which do not change the size of a program
+STEPS = 100_000  # for schedules; does not affect the size of a program
 
 
 class Shape(NamedTuple):
@@ -53,10 +53,10 @@ class Shape(NamedTuple):
 
 
 def mesh_on(run: Any, target: Target) -> Mesh | AbstractMesh:
-    """The mesh of a run over the devices of a target; without devices, its shape alone.
+    """Returns the mesh of a run over the devices of a target; without devices, only its shape.
 
     Raises:
-        ConfigError: The sizes do not fit the number of devices.
+        ConfigError: The sizes do not match the number of devices.
     """
     if target.compiles:
         return make_mesh(run.mesh, target.devices)
@@ -68,34 +68,34 @@ def check_planned(run: Any) -> None:
     """Refuses settings that a plan does not support.
 
     Raises:
-        ConfigError: A run under ``pmap``, or a run that takes its model from another run.
+        ConfigError: The run uses ``pmap``, or takes its model from another run.
     """
     if run.training.mode != "jit":
-        raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")
+        raise ConfigError(f"--plan does not support training.mode {run.training.mode}")
     if run.model.features.num_features:
-        raise ConfigError("--plan: there is no plan of models of features yet")
+        raise ConfigError("--plan does not support models of features yet")
     start = start_config(run)
     if start.has_start:
         name = "init_from" if start.init_from is not None else "init_encoder"
         raise ConfigError(
-            f"--plan: there is no plan with {start.prefix}{name}: leave it out, and give the size "
-            f"of that model by flags"
+            f"--plan does not support {start.prefix}{name}: leave it out, and set the size of that "
+            f"model by flags"
         )
 
 
 def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
-    """The shapes of the batches of a run, the longest texts first.
+    """Returns the shapes of the batches of a run, the longest first.
 
-    The lengths of buckets follow from the data, which are not read: here they are spread evenly.
-    The longest is that of a run whose texts reach its limit.
+    Actual bucket lengths depend on the data; here they are evenly spaced, up to the limit of the
+    run's texts.
 
     Args:
         run: The run.
-        sizes: Axes of the mesh, and their sizes.
+        sizes: Sizes of the mesh axes, by name.
 
     Raises:
-        ConfigError: Rows that the mesh and accumulation do not divide, or more of them than the
-            tokens of a batch have room for.
+        ConfigError: The rows are not divisible by mesh and accumulation, or exceed the tokens of a
+            batch.
     """
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
@@ -107,7 +107,7 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
                 f"training.gradient_accumulation_steps {training.gradient_accumulation_steps} it "
                 f"must be a multiple of {parts}"
             )
-        # Rows of images, and of texts beside them, are as long as the model reads.
+        # Rows of images, and of their texts, have the full length of the model.
         length = run.model.max_length
         if isinstance(training, RowBatches):
             length = training.sequence_length
@@ -124,15 +124,15 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
 
 
 def parts_of(run: Any, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
-    """Returns what a step is made of, with the shapes of a batch."""
+    """Returns the parts of a step, with the shapes of a batch."""
     batch = BatchShapes(shape.rows, shape.length, batch_sharding(mesh))
     return get_recipe(run.recipe).planned_parts(run, batch)
 
 
-_SPECIAL = SpecialTokens(eos=2, pad=0)  # of programs that are compiled only, any will do
+_SPECIAL = SpecialTokens(eos=2, pad=0)  # any ids will do for programs that are only compiled
 
 
-_FIRST_CACHE = 256  # positions that a short prompt begins with
+_FIRST_CACHE = 256  # initial size of the cache for a short prompt, in positions
 
 
 class DecodingProgram(NamedTuple):
@@ -140,9 +140,9 @@ class DecodingProgram(NamedTuple):
 
     Attributes:
         jitted: A jitted function.
-        arguments: Its arguments, which are shapes.
-        settings: Its static arguments.
-        outgrown: Arrays that lie beside it as it starts: the smaller cache that it grew from.
+        arguments: The arguments, as shapes.
+        settings: The static arguments.
+        outgrown: Arrays in memory when it starts: the smaller cache that it grew from.
     """
 
     jitted: Any
@@ -152,7 +152,7 @@ class DecodingProgram(NamedTuple):
 
 
 class DecodingShape(NamedTuple):
-    """Texts at once, beams of each, and the most tokens that are read and written."""
+    """Number of texts, beams of each, and the maximum numbers of tokens read and written."""
 
     rows: int
     beams: int
@@ -161,15 +161,15 @@ class DecodingShape(NamedTuple):
 
 
 def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None:
-    """The largest decoding of a run, at its own settings; None for a run that generates nothing.
+    """Returns the largest decoding shape of a run; None for a run that does not generate texts.
 
-    A translator is tested with as many lines at once as :class:`TranslationBatching` allows, a
-    language model writes one sample.
+    A translator decodes as many lines at once as :class:`TranslationBatching` allows; a language
+    model generates one sample.
 
     Args:
         run: The run.
-        platform: Of the devices.
-        shards: How many groups of devices share the rows.
+        platform: Platform of the devices.
+        shards: Number of groups of devices that divide the rows.
 
     Example:
         >>> decoding_shape(get_recipe("translation").runs["base"][1], "gpu", 8)
@@ -195,7 +195,7 @@ def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None
 
 
 def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
-    """The decoding program of a run with the largest shape; None for a run without."""
+    """Returns the decoding program of a run with the largest shape, or None."""
     device, shards = mesh.devices.flat[0], num_batch_shards(mesh)
     platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
     shape = decoding_shape(run, platform, shards)
@@ -231,7 +231,7 @@ def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
     plan, values = search_settings(nucleus, _SPECIAL, **how, sampled=True)
     settings = {"plan": plan, "values": values}
     caches = BatchingConfig().caches
-    # The cache grows with the text: the last one is the largest.
+    # The cache grows with the text; the last one is the largest.
     largest = caches.index(round_up(min(shape.read + shape.written, caches[-1]), caches))
 
     def begun(size: int) -> Any:

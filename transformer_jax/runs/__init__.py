@@ -1,1 +1,1 @@
-"""Training runs: their settings, the named ones, and how they begin, resume and are scored."""
+"""Training runs: directories, checkpoints, manifests, locks, metrics and verification."""

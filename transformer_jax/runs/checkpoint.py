@@ -1,7 +1,7 @@
-"""Checkpoints that are written in the background, verified before use, and fit any mesh.
+"""Checkpoints, written in the background, verified before use, and restored on any mesh.
 
 Orbax writes the arrays; a manifest (``manifest.py``) seals them. A checkpoint that fails
-verification is reported, and the one before it is used.
+verification is reported, and the previous one is used.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Restored(NamedTuple):
     step: int
     state: Any
     manifest: dict[str, Any]
-    left: tuple[str, ...] = ()  # what is wrong with newer checkpoints, which were set aside
+    left: tuple[str, ...] = ()  # problems of newer checkpoints, which were set aside
 
 
 def _finite(score: CheckpointScore | None) -> dict[str, Any] | None:
@@ -81,12 +81,12 @@ class Checkpointer:
 
     Args:
         directory: Folder of the checkpoints; created if missing.
-        keep_last: Number of newest checkpoints to keep, beside the best one.
-        describe: More fields of every manifest, such as the configuration.
+        keep_last: Number of newest checkpoints to keep, in addition to the best one.
+        describe: Further fields for every manifest, such as the configuration.
 
     Raises:
         CheckpointError: The directory cannot be created or written, or another process writes to
-            the run that it belongs to.
+            the run.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class Checkpointer:
     def _prepare(self) -> None:
         if not is_utf8(self.directory):
             raise ConfigError(
-                f"{self.directory}: checkpoints cannot be written here, as the path is not UTF-8: "
-                f"rename the folder, or choose another --output"
+                f"{self.directory}: checkpoints cannot be written here, since the path is not "
+                f"UTF-8: rename the folder, or choose another --output"
             )
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            # A folder that cannot be written gives an error before the first step.
+            # Raise an error for an unwritable folder before the first step.
             with draft_folder(self.directory / "probe") as probe:
                 (probe / "file").write_bytes(bytes(4096))
         except OSError as error:
@@ -145,17 +145,17 @@ class Checkpointer:
         score: CheckpointScore | None = None,
         progress: Mapping[str, Any] | None = None,
     ) -> None:
-        """Starts to write ``state``; its buffers may be donated as soon as this returns.
+        """Starts to write ``state``; its buffers may be donated once this returns.
 
         Args:
             step: Step of the state.
             state: A ``TrainState``: step, params, opt_state, ema_params.
-            score: Its metric, if it was evaluated.
+            score: Its score, if it was evaluated.
             progress: The evaluations so far, see :class:`Standing`.
 
         Raises:
-            CheckpointError: This save or the one before could not be written, or another process
-                has taken the run over.
+            CheckpointError: This or the previous checkpoint could not be written, or another
+                process has taken over the run.
         """
         ocp = orbax()
         self.wait()
@@ -184,10 +184,10 @@ class Checkpointer:
     def set_score(
         self, step: int, score: CheckpointScore | None, progress: Mapping[str, Any] | None = None
     ) -> None:
-        """Adds the score, and the evaluations so far, to a stored checkpoint; its arrays stay.
+        """Adds the score, and the evaluations so far, to a stored checkpoint, without its arrays.
 
         Raises:
-            CheckpointError: It is missing or damaged, or cannot be written.
+            CheckpointError: The checkpoint is missing or damaged, or cannot be written.
         """
         self.wait()
         if not self._primary:
@@ -203,8 +203,8 @@ class Checkpointer:
             raise explained(error, f"{path}: its score cannot be written") from None
 
     def _seal(self) -> None:
-        # Orbax calls this on the first process when all processes have written, before the rename
-        # that makes the directory a checkpoint: so every visible checkpoint has its manifest.
+        # Orbax calls this on the first process when all processes have written, before it renames
+        # the directory to a checkpoint, so every visible checkpoint has its manifest.
         if self._pending is None:
             return
         final, fields, items = self._pending
@@ -251,8 +251,8 @@ class Checkpointer:
             raise failure from None
 
     def _clear(self, name: str) -> None:
-        # A partial checkpoint takes up the space that is missing. Writes that have not failed
-        # yet may still put files there.
+        # Delete a partial checkpoint, which takes up scarce space. Pending writes may still create
+        # files in it.
         for _ in range(30):
             left = [*self.directory.glob(f"{name}{SCRATCH}*")]
             for scratch in left:
@@ -264,11 +264,11 @@ class Checkpointer:
     def standing(
         self, step: int, metric: Metric, history: Iterable[Mapping[str, Any]] = ()
     ) -> Standing:
-        """The evaluations up to a step, by its manifest.
+        """Returns the evaluations up to a step, from its manifest.
 
         Args:
-            step: The step of a checkpoint; 0 is the beginning.
-            metric: The metric of the best checkpoint.
+            step: The step of a checkpoint, or 0.
+            metric: The metric that selects the best checkpoint.
             history: The metrics of the run, for manifests of earlier versions.
 
         Raises:
@@ -294,11 +294,11 @@ class Checkpointer:
         kept = set(list(known)[: self.keep_last])
         best: int | None = None
         for step, score in known.items():
-            # Newest first, so that the oldest of equals stays the best, as reported.
+            # Newest first, so that on ties the oldest is kept as best, as reported.
             if score is not None and (best is None or not known[best].beats(score)):  # type: ignore[union-attr]
                 best = step
         for step in known.keys() - kept - {best}:
-            # Renamed first: a kill in the middle leaves rubbish, not half a checkpoint.
+            # Rename first: a kill in between leaves rubbish, not half a checkpoint.
             path = self.directory / checkpoint_name(step)
             rubbish = self.directory / f"{DELETING}{step:08d}"
             with contextlib.suppress(OSError):
@@ -306,15 +306,15 @@ class Checkpointer:
                 shutil.rmtree(rubbish, ignore_errors=True)
 
     def restore(self, template: Any) -> Restored | None:
-        """The newest valid state with the shardings of ``template``; None without checkpoints.
+        """Restores the newest valid state with the shardings of ``template``, or None.
 
         Args:
-            template: A ``TrainState`` of arrays or ``jax.ShapeDtypeStruct``; where a leaf has a
-                sharding, the restored one has it too, whatever mesh wrote it.
+            template: A ``TrainState`` of arrays or ``jax.ShapeDtypeStruct``, whose shardings are
+                applied to the restored leaves, regardless of the mesh that wrote them.
 
         Raises:
-            CheckpointError: All checkpoints are damaged, one cannot be read, or the newest good
-                one does not fit the template.
+            CheckpointError: All checkpoints are damaged, one cannot be read, or the newest good one
+                does not match the template.
         """
         self.wait()
         step = _agreed(self._choose() if self._primary else None)
@@ -342,7 +342,7 @@ class Checkpointer:
             try:
                 _, problem = check_checkpoint(path)
             except manifest.UnreadableError as error:
-                return error  # it may be sound, and what follows it would be trained again
+                return error  # it may be good, and later steps would be repeated
             if problem is None:
                 return step
             problems.append(problem)
@@ -355,7 +355,7 @@ class Checkpointer:
         return None
 
     def _move_aside(self, path: Path) -> Path:
-        # The number must be free again, because training will save this step again.
+        # Free the name, since training will save this step again.
         target = path.with_name(DAMAGED + path.name)
         try:
             if target.exists():
@@ -366,9 +366,9 @@ class Checkpointer:
         return target
 
     def close(self) -> None:
-        """Waits for the last save, ends Orbax's threads, and removes an empty directory.
+        """Waits for the last save, stops Orbax's threads, and removes an empty directory.
 
-        A run that fails before its first step has no remains that look like training.
+        So a run that fails before its first step leaves nothing that looks like training.
         """
         try:
             self.wait()
@@ -377,11 +377,11 @@ class Checkpointer:
             if self._primary:
                 with contextlib.suppress(OSError, CheckpointError):
                     check_lock(self.directory.parent)
-                    self.directory.rmdir()  # only removes an empty directory; else it fails
+                    self.directory.rmdir()  # fails unless the directory is empty
 
 
 def _agreed(choice: int | CheckpointError | None) -> int | None:
-    """The choice of process 0, on every process, so that all agree."""
+    """Broadcasts the choice of process 0 to every process."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 

@@ -1,4 +1,4 @@
-"""Training states as named arrays in items of Orbax checkpoints. Orbax is imported late."""
+"""Training states as named arrays in items of Orbax checkpoints; Orbax is imported late."""
 
 import contextlib
 import functools
@@ -31,19 +31,19 @@ __all__ = [
     "tree_of",
 ]
 
-_WRITES = re.compile("_serialize|orbax")  # in the names of its coroutines and their files
+_WRITES = re.compile("_serialize|orbax")  # in the names of Orbax's coroutines and their files
 
 
 class _OrbaxRecords(logging.Filter):
-    """Keeps Orbax's own log records out of the terminal; failures reach the user as errors."""
+    """Keeps Orbax's log records out of the terminal; failures are raised as errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a record is someone else's."""
+        """Returns whether a record is not from Orbax."""
         return "orbax" not in record.pathname and not _WRITES.search(record.getMessage())
 
 
 def orbax() -> Any:
-    """Orbax, imported late (it takes a second) and with its log silenced."""
+    """Imports Orbax, which takes a second, and silences its log."""
     import orbax.checkpoint as ocp
 
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
@@ -55,8 +55,8 @@ def orbax() -> Any:
 
 
 def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
-    # After a failed write every other write of the same save reports to an event loop that is
-    # gone: up to thousands of tracebacks that say nothing.
+    # After a failed write, all other writes of the same save report to a closed event loop: up to
+    # thousands of useless tracebacks.
     if (
         not _WRITES.search(repr(unraisable.object))
         and str(unraisable.exc_value) != "Event loop is closed"
@@ -65,7 +65,7 @@ def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
 
 
 def dispose(error: BaseException | None) -> None:
-    """Finalize the remains of a failed save now, without tracebacks at exit."""
+    """Finalizes the leftovers of a failed save now, without tracebacks at exit."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -76,14 +76,14 @@ def dispose(error: BaseException | None) -> None:
 
 
 def explained(error: BaseException, what: str) -> CheckpointError:
-    """An exception of Orbax, TensorStore or the system as one line."""
+    """Formats an exception of Orbax, TensorStore or the system as one line."""
     number = getattr(error, "errno", None)
     found = re.search(r"(?:os_error_code='|Errno )(\d+)", str(error))
     if number is None and found:
         number = int(found[1])
     if number is None and "RESOURCE_EXHAUSTED" in str(error):
         number = 28
-    told = getattr(error, "strerror", None)  # of an object store it says more than its number
+    told = getattr(error, "strerror", None)  # for an object store, more informative than the number
     known = told or (os.strerror(number) if number else None)
     reason = known or f"{type(error).__name__}: {str(error)[:200]}"
     return CheckpointError(f"{what}: {' '.join(reason.split())}")
@@ -100,7 +100,7 @@ def is_utf8(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _in_utf8(directory: Path) -> Iterator[Path]:
-    """Context with a path of an existing folder that Orbax can read: it needs UTF-8."""
+    """Context manager: a path of an existing folder in UTF-8, which Orbax needs."""
     if is_utf8(directory):
         yield directory
         return
@@ -112,15 +112,15 @@ def _in_utf8(directory: Path) -> Iterator[Path]:
 
 
 def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Named leaves of one Orbax item, as NumPy arrays or with the sharding of each template.
+    """Reads the leaves of one Orbax item, as NumPy arrays or with the sharding of each template.
 
-    A process of several reads NumPy arrays without the others.
+    One of several processes can read NumPy arrays alone.
     """
     ocp = orbax()
     options: dict[str, Any] = {}
     placed = [leaf for leaf in leaves.values() if getattr(leaf, "sharding", None) is not None]
     if jax.process_count() > 1 and not placed:
-        # By default Orbax waits for the other processes, which may never come here.
+        # By default, Orbax waits for the other processes, which may never get here.
         me = jax.process_index()
         options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone_{me}"
@@ -150,7 +150,7 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
 def items_of(state: Any) -> dict[str, dict[str, Any]]:
     """Returns a state as Orbax items of named leaves.
 
-    Parameters are an item, so that they can be read alone.
+    Parameters are a separate item, so that they can be read alone.
     """
     items = {
         "params": trees.flatten_dict(state.params),
@@ -181,7 +181,7 @@ def device_count(leaf: Any) -> int:
 
 
 def tree_of(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns shape and type of every leaf, as a manifest holds them."""
+    """Returns shape and type of every leaf, for a manifest."""
     return {
         f"{item}/{name}": {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
         for item, leaves in items.items()
@@ -190,15 +190,15 @@ def tree_of(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
 
 
 def check_fit(path: Path, fields: Mapping[str, Any], items: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint whose leaves are not those of ``items``.
+    """Refuses a checkpoint whose leaves differ from ``items``.
 
     Args:
         path: The checkpoint, for the message.
-        fields: Its manifest.
+        fields: The manifest of the checkpoint.
         items: The state to restore, as :func:`items_of` returns it.
 
     Raises:
-        CheckpointError: A leaf is missing, is unexpected, or has another shape or type.
+        CheckpointError: A leaf is missing or unexpected, or has another shape or type.
     """
     stored = fields["tree"]
     wanted = tree_of(items)

@@ -1,4 +1,4 @@
-"""Checkpoints as they lie on the disk: found, verified, read, averaged; nothing is written here."""
+"""Reads checkpoints: finds, verifies, loads and averages them, without writing."""
 
 import contextlib
 import hashlib
@@ -46,7 +46,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_TRIES = 20  # to read a checkpoint of a run in progress, which removes old ones
+_TRIES = 20  # attempts to read a checkpoint of a run in progress, which removes old ones
 
 
 class Loaded(NamedTuple):
@@ -55,8 +55,8 @@ class Loaded(NamedTuple):
     params: dict[Any, Any]
     step: int
     score: CheckpointScore | None
-    manifest: Mapping[str, Any] = {}  # of the newest checkpoint among them, where it has one
-    frozen: Mapping[Any, Any] = {}  # what was not trained, where checkpoints do not hold it
+    manifest: Mapping[str, Any] = {}  # manifest of the newest checkpoint used, if any
+    frozen: Mapping[Any, Any] = {}  # frozen parameters, if stored separately from checkpoints
 
 
 def load_params(
@@ -65,21 +65,22 @@ def load_params(
     *,
     average: int = 1,
 ) -> Loaded:
-    """Parameters alone, verified, in host memory: all that using a model needs.
+    """Loads verified parameters, without optimizer state, into host memory.
 
-    One checkpoint yields its moving average (EMA) where training kept one; several yield the
-    mean of their parameters. Adapters are merged into the weights that they change
-    (:func:`transformer_jax.models.lora.merged`), and rows of tokens that were trained alone are
-    put into their tables. A damaged checkpoint is named in the log and the one before it is used.
-    Only the files of what is returned are read, and training may continue meanwhile.
+    For one checkpoint, these are the moving average (EMA) if there is one; for several, the mean of
+    their parameters. Adapters are merged into the weights that they change
+    (:func:`transformer_jax.models.lora.merged`), and separately trained token rows are inserted
+    into their tables. A damaged checkpoint is logged, and the previous one is used. Only the
+    required files are read, and training may continue at the same time.
 
     Args:
         run: A run directory.
-        which: A step, the newest, or the best; the newest where none was scored.
-        average: How many checkpoints to average: the chosen one and those before it.
+        which: A step, the newest, or the best checkpoint, which is the newest if none was scored.
+        average: Number of checkpoints to average: the chosen one and its predecessors.
 
     Raises:
-        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+        CheckpointError: The path is not a run directory, the step does not exist, or no checkpoint
+            verifies.
     """
     loaded = load_parts(run, which, average=average)
     if not loaded.frozen:
@@ -89,7 +90,7 @@ def load_params(
         return loaded._replace(params=overlay(loaded.frozen, loaded.params), frozen={})
     if not isinstance(merge, dict):
         raise CheckpointError(
-            f"{run}: its model is not made of its parameters alone: load it with its task "
+            f"{run}: its model needs more than its parameters: load it with its task "
             f"(transformer_jax.load(path, task))"
         )
     from transformer_jax.models.lora import merged
@@ -107,12 +108,13 @@ def weights_digest(
     *,
     average: int = 1,
 ) -> str:
-    """A checksum that changes with the parameters that :func:`load_params` returns.
+    """Returns a checksum of the parameters that :func:`load_params` would return.
 
-    Checkpoints are verified and not loaded.
+    Checkpoints are verified but not loaded.
 
     Raises:
-        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+        CheckpointError: The path is not a run directory, the step does not exist, or no checkpoint
+            verifies.
     """
     directory = checkpoints_of(run)
     chosen = _unpruned(directory, lambda: _chosen(directory, which, average))
@@ -126,12 +128,13 @@ def load_parts(
     *,
     average: int = 1,
 ) -> Loaded:
-    """Loads trained and frozen parameters apart; otherwise like :func:`load_params`.
+    """Loads trained and frozen parameters separately, but otherwise like :func:`load_params`.
 
-    The reference that a policy was trained beside is left out.
+    The reference of a policy is omitted.
 
     Raises:
-        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+        CheckpointError: The path is not a run directory, the step does not exist, or no checkpoint
+            verifies.
     """
     return _policy_alone(load_all_parts(run, which, average=average))
 
@@ -139,10 +142,11 @@ def load_parts(
 def load_all_parts(
     run: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", *, average: int = 1
 ) -> Loaded:
-    """Loads like :func:`load_parts`, with the reference and the reward model of a policy.
+    """Loads like :func:`load_parts`, including the reference and the reward model of a policy.
 
     Raises:
-        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+        CheckpointError: The path is not a run directory, the step does not exist, or no checkpoint
+            verifies.
     """
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
@@ -151,7 +155,7 @@ def load_all_parts(
 
 
 def _policy_alone(loaded: Loaded) -> Loaded:
-    """Without what lies beside a policy; its manifest then has no checksum of what was frozen."""
+    """Removes the reference and reward model of a policy, and the checksum of frozen parameters."""
     how = loaded.manifest.get("merge")
     if not isinstance(how, Mapping) or "policy" not in how:
         return loaded
@@ -161,19 +165,19 @@ def _policy_alone(loaded: Loaded) -> Loaded:
 
 
 def _unpruned(directory: Path, read: Callable[[], T]) -> T:
-    """Returns the result of ``read``, repeated while training removes the files that it reads.
+    """Returns the result of ``read``, retried while training removes the files that it reads.
 
     Raises:
-        CheckpointError: Training always does.
+        CheckpointError: Training removes the files every time.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(_Pruned):
             return read()
-    raise CheckpointError(f"{directory}: checkpoints vanish while they are read: try again")
+    raise CheckpointError(f"{directory}: checkpoints were removed while being read: try again")
 
 
 class _Pruned(Exception):  # noqa: N818  (the training of the run did what it should)
-    """A checkpoint was removed between finding and reading it."""
+    """A checkpoint was removed before it was read."""
 
 
 def _load(directory: Path, which: int | Literal["best", "last"], average: int) -> Loaded:
@@ -188,7 +192,7 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
         elif total and {k: v.shape for k, v in total.items()} != {
             k: v.shape for k, v in values.items()
         }:
-            raise CheckpointError(f"{path}: differs in shape from the others to be averaged")
+            raise CheckpointError(f"{path}: differs in shape from other checkpoints to average")
         else:
             total = {
                 name: total.get(name, 0.0) + value.astype(np.float64) / average
@@ -209,7 +213,7 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
 
 
 def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
-    """Loads the parameters that a partly trained run keeps next to its checkpoints."""
+    """Loads the frozen parameters that a run stores next to its checkpoints."""
     if "frozen" not in fields:
         return {}
     kept, problem = check_frozen(directory.parent, fields)
@@ -220,7 +224,7 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def _item(fields: Mapping[str, Any], average: int) -> str:
-    """Returns the item that holds the requested parameters."""
+    """Returns the item with the requested parameters."""
     kept = any(name.startswith("ema_params/") for name in fields["tree"])
     return "ema_params" if average == 1 and kept else "params"
 
@@ -228,7 +232,7 @@ def _item(fields: Mapping[str, Any], average: int) -> str:
 def _chosen(
     directory: Path, which: int | Literal["best", "last"], average: int
 ) -> list[dict[str, Any]]:
-    """The manifests of the checkpoints to read, all verified, the one asked for first."""
+    """Returns the manifests of the checkpoints to read, all verified, the requested one first."""
     problems: dict[int, str] = {}
     verified: set[int] = set()
     while True:
@@ -244,8 +248,8 @@ def _chosen(
             break
     if len(chosen) < average:
         raise CheckpointError(
-            f"{directory.parent}: {plural(average, 'checkpoint')} are to be averaged, but only "
-            f"{len(chosen)} good ones are there: ask for fewer, or keep more while training"
+            f"{directory.parent}: {plural(average, 'checkpoint')} are to be averaged, but there "
+            f"are only {len(chosen)} good ones: average fewer, or keep more during training"
         )
     for problem in problems.values():
         log.warning("damaged checkpoint: %s; step %d is used", problem, chosen[0]["step"])
@@ -266,10 +270,10 @@ def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | No
 
 
 def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, Any]:
-    """The arrays of one item of a verified checkpoint, in NumPy.
+    """Reads the NumPy arrays of one item of a verified checkpoint.
 
     Raises:
-        CheckpointError: They cannot be read, or hold NaN or infinity.
+        CheckpointError: The arrays cannot be read, or contain NaN or infinity.
     """
     leaves = {
         name.removeprefix(item + "/"): jax.ShapeDtypeStruct(leaf["shape"], leaf["dtype"])
@@ -285,14 +289,14 @@ def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, 
     for name, value in values.items():
         if not all_finite(value):
             raise CheckpointError(
-                f"{path}: parameter {name} holds NaN or infinity: use another checkpoint "
+                f"{path}: parameter {name} contains NaN or infinity: use another checkpoint "
                 f"(--checkpoint STEP)"
             )
     return values
 
 
 def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
-    """Names the values of a verified checkpoint that are not finite; None if all are."""
+    """Names the non-finite values of a verified checkpoint; None if all are finite."""
     try:
         for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "ema_params"}:
             _finite_item(path, fields, item)
@@ -304,9 +308,9 @@ def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
 def _candidates(
     directory: Path, which: int | Literal["best", "last"], problems: dict[int, str], count: int
 ) -> list[dict[str, Any]]:
-    """The manifests of ``count`` checkpoints without ``problems``: the chosen one, then older ones.
+    """Returns manifests of up to ``count`` good checkpoints: the chosen one, then older ones.
 
-    There may be fewer. The best is known by all manifests, others without those of older ones.
+    Only the best needs the manifests of all checkpoints.
     """
     there = steps(directory)
     readable: list[dict[str, Any]] = []
@@ -339,7 +343,7 @@ def _candidates(
 
 
 def _best(manifests: list[dict[str, Any]]) -> int:
-    """The place of the best of them: the oldest among equals, the newest if none was scored."""
+    """Returns the index of the best: on ties the oldest; the newest if none was scored."""
     best = 0
     for place, fields in enumerate(manifests):
         score, top = score_of(fields), score_of(manifests[best])
@@ -351,16 +355,16 @@ def _best(manifests: list[dict[str, Any]]) -> int:
 def check_parameters(
     path: str | os.PathLike[str], expected: PyTree, found: PyTree, otherwise: str
 ) -> None:
-    """Refuses parameters of other names or shapes than a model has.
+    """Refuses parameters whose names or shapes differ from the model's.
 
     Args:
         path: The run, for the message.
         expected: The model's parameters, real or abstract.
-        found: Those of a checkpoint.
-        otherwise: End of the message: where the expected ones come from, and what that means.
+        found: The parameters of a checkpoint.
+        otherwise: End of the message: the source of the expected parameters, and the conclusion.
 
     Raises:
-        CheckpointError: It names the first that differs.
+        CheckpointError: A parameter differs; the message names the first.
     """
     expected, found = (
         {name: tuple(leaf.shape) for name, leaf in flatten_dict(tree).items()}

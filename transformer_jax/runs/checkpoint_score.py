@@ -1,7 +1,7 @@
-"""Scores of checkpoints, and the evaluations of a run so far: best score, patience, skipped steps.
+"""Scores of checkpoints, and the progress of a run: best score, patience, skipped steps.
 
-Every manifest holds the latter, so that a resumed run ends as the uninterrupted one, whatever
-happened to ``metrics.jsonl``.
+Every manifest stores the progress, so that a resumed run ends like an uninterrupted one, even if
+``metrics.jsonl`` is damaged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,8 +16,8 @@ class Metric(NamedTuple):
     """A metric that ranks checkpoints.
 
     Attributes:
-        name: As in measurements: ``valid_loss``, or what ``Task.evaluate`` returns.
-        better: Which values are better.
+        name: Its name: ``valid_loss``, or a result of ``Task.evaluate``.
+        better: Which values are better, ``lower`` or ``higher``.
     """
 
     name: str
@@ -32,7 +32,7 @@ class CheckpointScore(NamedTuple):
     better: Literal["lower", "higher"] = "lower"
 
     def beats(self, other: "CheckpointScore | None") -> bool:
-        """Returns whether this is better than ``other``; anything beats nothing and NaN.
+        """Returns whether this is better than ``other``; any score beats None and NaN.
 
         Example:
             >>> CheckpointScore("loss", 1.0).beats(CheckpointScore("loss", 2.0))
@@ -49,24 +49,24 @@ class CheckpointScore(NamedTuple):
 
 
 def score_of(fields: Mapping[str, Any]) -> CheckpointScore | None:
-    """The score that a manifest holds."""
+    """Returns the score in a manifest."""
     return CheckpointScore(**fields["score"]) if fields.get("score") else None
 
 
-PROGRESS = "progress"  # the field of manifests
+PROGRESS = "progress"  # the field in manifests
 
 
 class Standing(NamedTuple):
-    """The best score of a run, and what decides when it stops early."""
+    """The best score of a run, and the state of early stopping."""
 
     best: CheckpointScore | None = None
     best_step: int = 0
-    since: int = 0  # evaluations after the best
-    evaluated: int = 0  # the step of the last evaluation
-    skipped: int = 0  # steps in a row, up to the last, that were not finite
+    since: int = 0  # evaluations since the best
+    evaluated: int = 0  # step of the last evaluation
+    skipped: int = 0  # consecutive non-finite steps up to the last
 
     def after(self, step: int, score: CheckpointScore | None) -> "Standing":
-        """Returns the standing after an evaluation; None is one without the metric.
+        """Returns the standing after an evaluation; None is an evaluation without the metric.
 
         Example:
             >>> first = Standing().after(2, CheckpointScore("loss", 2.0))
@@ -80,13 +80,13 @@ class Standing(NamedTuple):
         return self._replace(since=self.since + 1, evaluated=step)
 
     def fields(self, metric: Metric) -> dict[str, Any]:
-        """Returns the standing as a manifest holds it."""
+        """Returns the standing as fields of a manifest."""
         best = None if self.best is None else self.best.value
         return {"metric": metric.name, **self._asdict(), "best": best}
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any], metric: Metric) -> "Standing | None":
-        """Returns the standing in a manifest; None without one for this metric.
+        """Returns the standing in a manifest; None if it has none for this metric.
 
         Example:
             >>> metric = Metric("loss", better="lower")
@@ -108,11 +108,11 @@ class Standing(NamedTuple):
         scores: Mapping[int, CheckpointScore],
         metric: Metric,
     ) -> "Standing":
-        """Returns the standing of a run of an earlier version, whose manifests lack it.
+        """Returns the standing of a run of an earlier version, without it in manifests.
 
         Args:
             history: The lines of ``metrics.jsonl``.
-            scores: The scores in manifests by step, which replace those of lines.
+            scores: The scores in manifests by step, which override the lines.
             metric: The metric of the best checkpoint.
 
         Example:

@@ -1,7 +1,7 @@
 """Compares a run's ``config.json`` with the configuration in its checkpoints' manifests.
 
-A manifest holds its own checksum (``manifest.py``), ``config.json`` does not. If it is edited
-after training, it describes another model for the same parameters, often without any error.
+Unlike ``config.json``, a manifest has its own checksum (``manifest.py``). A ``config.json`` that is
+edited after training describes another model for the same parameters, often without any error.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Manifests of schema 1 recorded the values of a resumed run for these settings, which config.json
-# lacks. They do not change what is computed.
+# Manifests of schema 1 recorded a resumed run's values of these settings, unlike config.json. They
+# do not affect results.
 _TOLD = ("loop", "mesh", "distributed", "output", "overwrite")
-_SHOWN = 5  # differences that a message names
+_SHOWN = 5  # differences to name in a message
 
 _ABSENT = object()
 
@@ -45,10 +45,10 @@ _allowed: contextvars.ContextVar[bool | None] = contextvars.ContextVar("allowed"
 
 @contextlib.contextmanager
 def changed_config(allowed: bool) -> Iterator[None]:
-    """Context in which a ``config.json`` that was changed after training is used, or refused.
+    """Context manager: a ``config.json`` that was changed after training is accepted, or refused.
 
     Args:
-        allowed: The value of the flag ``--allow-changed-config``, which messages then name.
+        allowed: The value of the flag ``--allow-changed-config``; messages then name the flag.
     """
     token = _allowed.set(allowed)
     try:
@@ -58,12 +58,12 @@ def changed_config(allowed: bool) -> Iterator[None]:
 
 
 def latest_manifest(run: Path) -> dict[str, Any] | None:
-    """The manifest of a run's newest checkpoint with a valid one; None if there is none.
+    """Returns the newest valid manifest of a run's checkpoints, or None.
 
-    An n-gram model has a manifest beside its file instead.
+    An n-gram model has a manifest next to its file instead.
 
     Raises:
-        UnreadableError: Manifests are there, and none that is valid can be read now.
+        UnreadableError: Manifests exist, but no valid one can be read now.
     """
     from transformer_jax.runs.manifest import checkpoint_name, steps
 
@@ -84,15 +84,14 @@ def latest_manifest(run: Path) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, stamp: tuple[int, ...]) -> dict[str, Any]:
-    """A manifest, cached until its file changes: commands read it several times."""
+    """Reads a manifest, cached until its file changes, since commands read it several times."""
     return manifest.read(path)
 
 
 def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
-    """The differences of a ``config.json`` from the configuration in a manifest, by field.
+    """Returns the differences between ``config.json`` and a manifest's configuration, by field.
 
-    A field that one of them lacks has its default where it is the model's; elsewhere it is a
-    difference.
+    A missing field of the model has its default; any other missing field is a difference.
 
     Args:
         config: Fields of ``config.json``.
@@ -118,11 +117,11 @@ def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]
 
 
 def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
-    """Refuses a ``config.json`` that is not the one of its run's checkpoints.
+    """Refuses a ``config.json`` that differs from the run's checkpoints.
 
     Args:
         path: The file, for the message.
-        config: Its fields.
+        config: The fields of the file.
         run: The run directory.
 
     Raises:
@@ -138,12 +137,12 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
     if allowed:
         _note(what)
         return
-    meant = ", or give --allow-changed-config if it is meant" if allowed is not None else ""
+    meant = ", or give --allow-changed-config if intended" if allowed is not None else ""
     raise CheckpointError(f"{what}: change it back{meant}")
 
 
 def holds_weights_alone(run: Path) -> bool:
-    """Returns whether no training wrote a run's checkpoint, as of ``merge`` and ``convert``.
+    """Returns whether a run has only weights, without training state, as from ``merge``.
 
     Raises:
         CheckpointError: The checkpoint cannot be read.
@@ -153,26 +152,26 @@ def holds_weights_alone(run: Path) -> bool:
 
 
 def refuse_weights_alone(run: Path) -> None:
-    """Refuses to resume a run whose checkpoint no training wrote.
+    """Refuses to resume a run with only weights.
 
     Raises:
-        ConfigError: It has weights alone, no state of an optimizer.
+        ConfigError: The run has weights, but no optimizer state.
     """
     if holds_weights_alone(run):
         raise ConfigError(
-            f"{run}: holds weights alone, no training to resume: start a run from it with "
+            f"{run}: has only weights, no training to resume: start a run from it with "
             f"--init-from {shlex.quote(str(run))}"
         )
 
 
 @functools.lru_cache(maxsize=16)
 def _note(text: str) -> None:
-    # Once: a command reads the file several times.
+    # Warn once: a command reads the file several times.
     log.warning("%s", text)
 
 
 def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration whose model has its defaults filled in; other fields are unchanged."""
+    """Fills in the defaults of the model in a configuration; other fields are unchanged."""
     model = fields.get("model")
     if not isinstance(model, dict) or model.get("kind") == "ngram":
         return dict(fields)
@@ -181,7 +180,7 @@ def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dictionaries, with missing keys from others."""
+    """Fills in missing keys of nested dictionaries from defaults."""
     both = {
         name: _filled(value, defaults[name])
         for name, value in values.items()
@@ -191,7 +190,7 @@ def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
 
 
 def leaves(value: Any, name: str = "") -> dict[str, Any]:
-    """The values of nested dictionaries by dotted path."""
+    """Returns the values of nested dictionaries by dotted path."""
     if not isinstance(value, dict) or not value:
         return {name: value}
     found: dict[str, Any] = {}

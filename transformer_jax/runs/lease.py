@@ -1,8 +1,8 @@
 """The lock of a run on an object store: an object that is created once and renewed.
 
-Each working copy has a lock of its machine (``lock.py``); this one is between machines. It is
-created only where there is none, which object stores do in one step. A run whose writer has not
-renewed it for minutes, by the clock of the store, is taken over.
+Working copies are locked within a machine (``lock.py``); this lock is between machines. It is
+created only if it does not exist, which object stores do atomically. If the writer has not renewed
+it for minutes, by the clock of the store, the run is taken over.
 """
 
 import json
@@ -18,45 +18,45 @@ __all__ = ["Lease", "NoLease", "lease_of"]
 
 _NAME = "lock.json"
 _STALE = 180.0  # seconds without a renewal
-_SETTLE = 2.0  # seconds in which another that takes over at the same time has written
+_SETTLE = 2.0  # seconds to wait for a concurrent takeover to show
 
 
 class NoLease:
-    """The lease of a local folder, whose lock is enough."""
+    """The lease of a local folder, which needs only its lock."""
 
     def take(self, token: str) -> None:
-        """Nothing is to be taken."""
+        """Does nothing."""
 
     def check_free(self) -> None:
-        """The lock of the folder says it."""
+        """Does nothing: the folder's lock is sufficient."""
 
     def renew(self, token: str) -> None:
-        """Nothing is to be renewed."""
+        """Does nothing."""
 
     def check(self, token: str) -> None:
-        """Nothing can be lost."""
+        """Does nothing: the lease cannot be lost."""
 
     def release(self, token: str) -> None:
-        """Nothing is to be released."""
+        """Does nothing."""
 
 
 class Lease(NoLease):
     """The right to write below a URL.
 
     Args:
-        url: Of the run.
-        stale: Seconds without a renewal after which a writer of another machine counts as dead.
+        url: The URL of the run.
+        stale: Seconds without renewal after which a writer on another machine counts as dead.
     """
 
     def __init__(self, url: str, stale: float = _STALE):
         self.url, self._stale, self._objects = url, stale, Objects(url)
 
     def take(self, token: str) -> None:
-        """Takes the lease, also from a writer that is gone.
+        """Takes the lease, even from a dead writer.
 
         Raises:
-            CheckpointError: Another writer has it; the message names it.
-            OSError: The store cannot be written; ``strerror`` says why.
+            CheckpointError: Another writer holds the lease; the message names it.
+            OSError: The store cannot be written; ``strerror`` is the reason.
         """
         for _ in range(3):
             if self._objects.create(_NAME, _content(token)):
@@ -65,18 +65,19 @@ class Lease(NoLease):
             if found is None:
                 continue
             self._refuse_living(found)
-            # Of two that do this at once, the later one has it; the other finds that here.
+            # If two processes do this at once, the later one has the lease; the other one notices
+            # here.
             self._objects.write(_NAME, _content(token))
             time.sleep(_SETTLE)
             if (self._read() or {}).get("token") == token:
                 return
-        raise CheckpointError(f"{self.url}: another process has just begun to write there")
+        raise CheckpointError(f"{self.url}: another process has just started to write there")
 
     def check_free(self) -> None:
         """Refuses to write if another process has the lease; a missing lease is allowed.
 
         Raises:
-            CheckpointError: Another writer has it, or it cannot be read.
+            CheckpointError: Another writer holds the lease, or it cannot be read.
         """
         try:
             if (found := self._read()) is not None:
@@ -89,12 +90,12 @@ class Lease(NoLease):
         if alive or (alive is None and self._silent() < self._stale):
             raise CheckpointError(
                 f"{self.url}: in use by process {found.get('pid')} on {found.get('host')} "
-                f"since {found.get('since')}: wait until it ends, or stop it first (if it is "
-                f"gone already, try again in {round(self._stale)} s)"
+                f"since {found.get('since')}: wait until it ends, or stop it first (if it "
+                f"has ended, try again in {round(self._stale)} s)"
             )
 
     def _silent(self) -> float:
-        """Seconds since the renewal, by the clock of the store."""
+        """Returns the seconds since the renewal, by the clock of the store."""
         probe = f".{_NAME}.probe"
         held = self._objects.info(_NAME)
         self._objects.write(probe, b"now")
@@ -114,10 +115,10 @@ class Lease(NoLease):
             self._objects.write(_NAME, _content(token))
 
     def check(self, token: str) -> None:
-        """Refuses to write if another process has the lease by now.
+        """Refuses to write if another process has taken the lease.
 
         Raises:
-            CheckpointError: It was lost, or cannot be read.
+            CheckpointError: The lease was lost, or cannot be read.
         """
         try:
             found = self._read() or {}
@@ -154,6 +155,6 @@ def _content(token: str) -> bytes:
 
 
 def lease_of(folder: Any) -> NoLease:
-    """The lease of the run whose working copy a folder is; nothing to take of other folders."""
+    """Returns the lease of the run with this working copy; a dummy for other folders."""
     url = url_of_folder(folder)
     return NoLease() if url is None else Lease(url)

@@ -1,13 +1,12 @@
-"""The lock of a run directory: one process at a time writes to it; others get an error.
+"""The lock of a run directory: one process at a time may write to it.
 
-The lock is a small file in the directory. It names the machine and the process that hold it and is
-touched every few seconds. A process of this machine that has ended is known by its number and the
-time it started, so its lock is taken over at once. A process of another machine, as on a shared
-disk, is known by its touches: after minutes without one its lock is taken over too. Times are those
-of the file system, so clocks need not agree.
+The lock is a small file in the directory. It names the machine and the process that hold it, and is
+touched every few seconds. On the same machine, a dead process is recognized by its number and start
+time, and its lock is taken over at once. On another machine, with a shared disk, a process counts
+as dead after minutes without a touch. Times come from the file system, so clocks need not agree.
 
-The locks of the system (``flock``, and libraries on top of it such as ``filelock``) are not used:
-on many shared disks they hold within one machine only, and they do not say who holds them.
+System locks (``flock``, and libraries based on it such as ``filelock``) are not used: on many
+shared disks they work only within one machine, and they do not name their holder.
 """
 
 import contextlib
@@ -43,23 +42,23 @@ __all__ = [
 
 LOCK = "lock.json"
 _EVERY = 15.0  # seconds between touches
-_STALE = 180.0  # seconds without a touch; shared disks may show old times for a minute
-_WRITTEN = 0.5  # seconds within which a new lock is complete
-_LARGEST = 1 << 16  # bytes; a lock has a few hundred
+_STALE = 180.0  # seconds without a touch; shared disks may show outdated times for a minute
+_WRITTEN = 0.5  # seconds in which a new lock is completely written
+_LARGEST = 1 << 16  # maximum size in bytes; a lock has a few hundred
 
-# Locks of this process: the token by the real path of the directory.
+# Tokens of the locks of this process, by the real path of the directory.
 _held: dict[str, str] = {}
 
 
 class RunLock:
     """The right to write to a run directory, held while entered.
 
-    Readers need none: files are renamed into place once they are complete.
+    Readers do not need it: files are renamed into place once they are complete.
 
     Args:
-        path: The run directory; created if missing, and removed again if it stays empty.
+        path: The run directory; created if missing, and removed if it stays empty.
         every: Seconds between touches.
-        stale: Seconds without a touch after which a process of another machine counts as dead.
+        stale: Seconds without a touch after which a process on another machine counts as dead.
         say: Called with a line of text when a lock is taken over.
 
     Raises:
@@ -89,7 +88,7 @@ class RunLock:
             self._take()
             try:
                 self._lease.take(self._token)
-                # A download may take longer than a lock lasts without renewal.
+                # A download may take longer than the lock is valid without renewal.
                 self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
                 self._beat.start()
                 self._storage.fetch()
@@ -108,7 +107,7 @@ class RunLock:
         except (OSError, CheckpointError) as error:
             if kind is None:
                 raise self._unwritten(error) if isinstance(error, OSError) else error from None
-            self._say(f"not all of {with_urls(str(self.path))} is published: {error}")
+            self._say(f"not all of {with_urls(str(self.path))} was uploaded: {error}")
         finally:
             where = os.path.realpath(self.path)
             if _held.get(where) == self._token:
@@ -120,7 +119,7 @@ class RunLock:
 
     def _let_go(self) -> None:
         self._done.set()
-        # A signal may have come before it ran.
+        # A signal may have arrived before.
         if self._beat is not None and self._beat.is_alive():
             self._beat.join()
         with contextlib.suppress(OSError):
@@ -129,7 +128,7 @@ class RunLock:
             if self._ours():
                 self.file.unlink()
             if self._made:
-                self.path.rmdir()  # only removes an empty directory; else it fails, as intended
+                self.path.rmdir()  # fails unless the directory is empty, as intended
 
     def _ours(self) -> bool:
         found = _read(self.file)
@@ -145,28 +144,28 @@ class RunLock:
             while not _link(draft, self.file):
                 found = _read(self.file)
                 if found is None:
-                    continue  # released in this moment
+                    continue  # just released
                 if found and not _is_lock(found):
                     raise CheckpointError(
-                        f"{self.file}: not written by this program, so it stays as it is: choose "
+                        f"{self.file}: not written by this program, so it is not changed: choose "
                         f"another directory, or move the file away"
                     )
                 silent = self._silent(draft)
                 if silent is None:
                     continue
                 if not found and silent < _WRITTEN:
-                    time.sleep(_WRITTEN / 20)  # just being written, where there are no links
+                    time.sleep(_WRITTEN / 20)  # just being written, on file systems without links
                     continue
                 self._refuse_unless_dead(found, silent)
                 self._replace(found, draft)
                 if self._ours():
-                    self._say(f"{self.path}: was in use by {_who(found)}, which is gone")
+                    self._say(f"{self.path}: was in use by {_who(found)}, which has ended")
                     return
         finally:
             draft.unlink(missing_ok=True)
 
     def _silent(self, draft: Path) -> float | None:
-        """Seconds since the lock was touched, by the clock of its disk; None if it is gone."""
+        """Returns the seconds since the lock was touched, by its disk's clock, or None."""
         draft.touch()
         try:
             return draft.stat().st_mtime - self.file.stat().st_mtime
@@ -180,14 +179,15 @@ class RunLock:
         hint = "wait until it ends, or stop it first"
         if alive is None:
             left = max(1, round(self._stale - silent))
-            hint += f" (if it is gone already, try again in {left} s)"
+            hint += f" (if it has ended, try again in {left} s)"
         raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
 
     def _replace(self, found: dict[str, Any], draft: Path) -> None:
-        """Replaces a dead lock, unless another process replaces it first.
+        """Replaces a dead lock, unless another process is faster.
 
-        A process creates a folder of a fixed name with the new lock in it, which is exclusive, and
-        renames the lock out of it. This fails if another process removed the folder meanwhile.
+        A process creates a folder with a fixed name, which is exclusive, containing the new lock,
+        and renames the lock out of it. This fails if another process removed the folder in the
+        meantime.
         """
         turn, ours = self.path / f".{LOCK}.turn", draft_path(self.file)
         ours.mkdir(exist_ok=True)
@@ -208,10 +208,10 @@ class RunLock:
         finally:
             with contextlib.suppress(OSError):
                 (turn / self._token).unlink(missing_ok=True)
-                turn.rmdir()  # fails if it belongs to another process by now, as intended
+                turn.rmdir()  # fails if it now belongs to another process, as intended
 
     def _end_dead(self, turn: Path, draft: Path) -> None:
-        """Removes the folder of a replacement whose process has died."""
+        """Removes the replacement folder of a dead process."""
         gone = draft_path(self.file)
         with contextlib.suppress(OSError):
             draft.touch()
@@ -221,7 +221,7 @@ class RunLock:
 
     def _touch(self) -> None:
         while not self._done.wait(self._every):
-            # A shared disk may be unavailable for a while; `check_lock` finds lost locks.
+            # A shared disk may be temporarily unavailable; `check_lock` detects lost locks.
             with contextlib.suppress(OSError):
                 if self._ours():
                     os.utime(self.file)
@@ -231,9 +231,9 @@ class RunLock:
 def check_lock(path: str | os.PathLike[str]) -> None:
     """Refuses to write to a run that another process has locked; a missing lock is allowed.
 
-    A lock that this process holds must still be there. A process that slept for minutes, as on a
-    laptop whose lid was closed, counts as dead on other machines; the process that took its run
-    over may have ended since.
+    A lock that this process holds must still exist. A process that slept for minutes, as on a
+    closed laptop, counts as dead on other machines; the process that took over its run may have
+    ended since.
 
     Raises:
         CheckpointError: Another process holds the lock; the message names it.
@@ -250,27 +250,27 @@ def check_lock(path: str | os.PathLike[str]) -> None:
     here = found.get("machine") == machine() and found.get("pid") == os.getpid()
     if _is_lock(found) and not here and process_alive(found) is not False:
         raise CheckpointError(
-            f"{path}: in use by {_who(found)}, so this process writes nothing more to it; if that "
-            f"one is gone, delete {file}"
+            f"{path}: in use by {_who(found)}, so this process no longer writes to it; if that "
+            f"process has ended, delete {file}"
         )
     if ours is None:
         if not here:
             lease_of(path).check_free()
     else:
         raise CheckpointError(
-            f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
+            f"{path}: no longer locked by this process: another process took over, or {LOCK} was "
             f"deleted; so this process writes nothing more to it: continue with "
             f"{command('resume', path)}"
         )
 
 
 def held_token(path: str | os.PathLike[str]) -> str | None:
-    """The token of the lock that this process holds of a run directory, or None."""
+    """Returns the token of this process's lock of a run directory, or None."""
     return _held.get(os.path.realpath(path))
 
 
 def lock_token(path: str | os.PathLike[str]) -> str | None:
-    """The token of the lock that is in a run directory, whoever holds it, or None."""
+    """Returns the token of the lock in a run directory, of any process, or None."""
     found = _read(Path(path) / LOCK)
     return None if found is None else found.get("token")
 
@@ -281,14 +281,14 @@ def holds_lock(path: str | os.PathLike[str]) -> bool:
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a directory holds a lock, of a live or a dead process."""
+    """Returns whether a directory has a lock, of a live or a dead process."""
     with contextlib.suppress(OSError):
         return _is_lock(_read(Path(path) / LOCK) or {})
     return False
 
 
 def of_a_lock(name: str) -> bool:
-    """Returns whether a file of this name in a directory belongs to its lock.
+    """Returns whether a file name belongs to the lock of its directory.
 
     Example:
         >>> [of_a_lock(name) for name in ("lock.json", ".lock.json.12ab", "package-lock.json")]
@@ -298,13 +298,13 @@ def of_a_lock(name: str) -> bool:
 
 
 def _link(draft: Path, file: Path) -> bool:
-    """Rename a complete file, unless a file of the new name exists."""
+    """Renames a complete file, unless the new name exists."""
     try:
         os.link(draft, file)
     except FileExistsError:
         return False
     except OSError:
-        # A file system without links: other processes may see an empty file, and wait for its
+        # On a file system without links, other processes may see an empty file, and wait for its
         # content.
         try:
             handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -316,7 +316,7 @@ def _link(draft: Path, file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """The fields of a lock; None without a lock, empty if it is damaged or incomplete.
+    """Reads the fields of a lock; None without a lock, empty if it is damaged or incomplete.
 
     :func:`_is_lock` rejects other content.
     """
@@ -336,5 +336,5 @@ def _is_lock(found: dict[str, Any]) -> bool:
 
 def _who(found: dict[str, Any]) -> str:
     if not isinstance(found.get("pid"), int):
-        return f"a process that {LOCK} does not name"
+        return f"an unknown process (not named in {LOCK})"
     return f"process {found['pid']} on {found.get('host')} since {found.get('since')}"

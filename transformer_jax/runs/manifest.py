@@ -1,8 +1,8 @@
-"""Checkpoints as folders: their names, manifests, and checks that files are as written.
+"""Checkpoints as folders: their names, manifests, and checks of unchanged files.
 
-``manifest.json`` is the last file written into a checkpoint, and a checkpoint without one does not
-count. It holds the step, the name, shape and type of every array, the size and SHA-256 of every
-file, and what is needed to resume: configuration, tokenizer, data position, seed, versions.
+``manifest.json`` is the last file written into a checkpoint; a checkpoint without it does not
+count. It has the step, the name, shape and type of every array, the size and SHA-256 of every file,
+and the information for resuming: configuration, tokenizer, data position, seed, versions.
 """
 
 import errno
@@ -45,17 +45,17 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-# 2: the configuration is config.json as it stood, and keys are derived by purpose (keys.py).
+# 2: the configuration is a copy of config.json, and keys are derived by purpose (keys.py).
 SCHEMA = 2
 
 PREFIX = "step_"
-SCRATCH = ".orbax-checkpoint-tmp"  # Orbax adds it to the name of a directory in the making
+SCRATCH = ".orbax-checkpoint-tmp"  # Orbax's suffix of incomplete directories
 DAMAGED = "damaged_"
-DELETING = "deleting_"  # before the name of a checkpoint while it is deleted
-FROZEN = "frozen"  # holds the parameters that a run does not train
+DELETING = "deleting_"  # prefix of a checkpoint during its deletion
+FROZEN = "frozen"  # folder of frozen parameters
 _CACHES = ("store", "launch-logs", *EXPORTS)
 
-# What is in the way is of another kind than what was written: damage, not a lack of permission.
+# Errors for paths of a different kind from what was written: damage, not missing permissions.
 _FOREIGN = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.EFBIG),
     errno.ENAMETOOLONG,
@@ -63,9 +63,9 @@ _FOREIGN = {
 
 
 class UnreadableError(CheckpointError):
-    """A checkpoint that cannot be read now, for lack of permission or by a failing disk.
+    """A checkpoint that cannot be read now, due to permissions or a failing disk.
 
-    It may be sound, so it is neither set aside nor replaced by an earlier one.
+    It may be good, so it is neither set aside nor replaced by an earlier one.
     """
 
 
@@ -75,10 +75,10 @@ def _unread(path: Path, error: OSError) -> CheckpointError:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether something is at ``path``.
+    """Returns whether ``path`` exists.
 
     Raises:
-        UnreadableError: The folder that would hold it cannot be searched.
+        UnreadableError: The parent folder cannot be searched.
     """
     try:
         os.lstat(path)
@@ -91,7 +91,7 @@ def exists(path: Path) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes and what writes.
+    """Returns the versions of the packages that compute and write.
 
     Example:
         >>> sorted(versions())
@@ -108,7 +108,7 @@ def versions() -> dict[str, str]:
 
 
 def file_record(path: Path, *, flush: bool = False) -> dict[str, Any]:
-    """Size and SHA-256 of a file, which is flushed to the disk on request."""
+    """Returns size and SHA-256 of a file, after flushing it to disk on request."""
     digest = hashlib.sha256()
     size = 0
     with open_file(path) as file:
@@ -125,12 +125,12 @@ def _encode(fields: dict[str, Any]) -> str:
 
 
 def write(directory: Path, items: tuple[str, ...], fields: dict[str, Any]) -> None:
-    """Seals ``directory``: records every file below its ``items``, then renames the manifest in.
+    """Seals ``directory``: records every file below its ``items``, then writes the manifest.
 
     Args:
-        directory: The checkpoint, all of whose files are written.
-        items: The sub-directories that hold arrays; what lies beside them is never read.
-        fields: What the manifest says beyond the schema and the files.
+        directory: The checkpoint, with all files written.
+        items: The sub-directories of arrays; other files are never read.
+        fields: Fields of the manifest besides the schema and the files.
     """
     names = sorted(
         path.relative_to(directory).as_posix()
@@ -147,23 +147,23 @@ def write(directory: Path, items: tuple[str, ...], fields: dict[str, Any]) -> No
 
 def rewrite(directory: Path, fields: dict[str, Any]) -> None:
     """Replaces the manifest of a checkpoint whose files have not changed."""
-    # The manifest vouches for itself too: its digest is that of all the rest.
+    # The manifest includes a digest of its own remaining content.
     digest = hashlib.sha256(_encode(fields).encode()).hexdigest()
     atomic_write(directory / MANIFEST, _encode(fields | {"digest": digest}))
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Writes a file so that after a crash it holds the old text or the new, never a part."""
+    """Writes a file so that after a crash it has either the old or the new text."""
     with draft_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, whose every byte is vouched for by its own digest.
+    """Reads the manifest of a checkpoint, and verifies its digest.
 
     Raises:
-        UnreadableError: It cannot be read now.
-        CheckpointError: Missing, altered, or written by a later version.
+        UnreadableError: The manifest cannot be read now.
+        CheckpointError: The manifest is missing, altered, or written by a later version.
     """
     path = directory / MANIFEST
     try:
@@ -199,7 +199,7 @@ def _current_path(name: str) -> str:
 
 
 def item_directory(fields: Mapping[str, Any], item: str) -> str:
-    """Name of the directory of an item, which may be one of an earlier version.
+    """Returns the directory name of an item, which may be from an earlier version.
 
     Example:
         >>> item_directory({"files": {"average/d/a": {}}}, "ema_params")
@@ -210,15 +210,15 @@ def item_directory(fields: Mapping[str, Any], item: str) -> str:
 
 
 def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = None) -> str | None:
-    """The first file of a checkpoint that is not as its manifest says, in words, or None.
+    """Describes the first file of a checkpoint that differs from the manifest, or returns None.
 
     Args:
         directory: The checkpoint.
-        fields: Its manifest.
-        item: The item whose files are checked; None is all of them.
+        fields: The manifest of the checkpoint.
+        item: The item to check; None is all.
 
     Raises:
-        UnreadableError: A file cannot be read now, so that nothing is known of it.
+        UnreadableError: A file cannot be read now.
     """
     directory_of_item = item and item_directory(fields, item)
     for name, record in fields["files"].items():
@@ -242,7 +242,7 @@ def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = 
 
 
 def checkpoint_name(step: int) -> str:
-    """The name of the directory that holds a step.
+    """Returns the name of the directory of a step.
 
     Example:
         >>> checkpoint_name(42)
@@ -252,7 +252,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def steps(directory: Path) -> list[int]:
-    """The steps that have a checkpoint directory, newest first, verified or not."""
+    """Returns the steps with a checkpoint directory, newest first, verified or not."""
     try:
         names = [path.name for path in directory.iterdir() if path.is_dir()]
     except FileNotFoundError:
@@ -266,24 +266,24 @@ def steps(directory: Path) -> list[int]:
 def check_checkpoint(
     path: Path, item: str | None = None
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The manifest of a checkpoint and what is wrong with its files, if anything.
+    """Returns the manifest of a checkpoint, and the problem with its files, if any.
 
     Args:
         path: The checkpoint.
-        item: The one of its items, such as ``params``, whose files are checked; None is all, and
-            an empty name none: the manifest alone.
+        item: The item to check, such as ``params``; None is all, and an empty name is none: only
+            the manifest is checked.
 
     Raises:
-        UnreadableError: A file cannot be read now, so that nothing is known of it.
+        UnreadableError: A file cannot be read now.
     """
     try:
         fields = read(path)
         if path.name != checkpoint_name(int(fields["step"])):
-            return fields, f"{path} says that it is step {fields['step']}"
+            return fields, f"the manifest of {path} is for step {fields['step']}"
         problem = find_corruption(path, fields, item)
     except UnreadableError as error:
         raise UnreadableError(
-            f"{error}: make it readable, or move {path} away to do without this checkpoint"
+            f"{error}: make it readable, or move {path} away to skip this checkpoint"
         ) from None
     except CheckpointError as error:
         return None, str(error)
@@ -291,10 +291,10 @@ def check_checkpoint(
 
 
 def checkpoints_of(run: str | os.PathLike[str]) -> Path:
-    """The folder of the checkpoints of a run.
+    """Returns the folder of the checkpoints of a run.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: The run has none.
     """
     path = Path(run).absolute()
     if not os.path.isdir(path):
@@ -305,19 +305,19 @@ def checkpoints_of(run: str | os.PathLike[str]) -> Path:
 
 
 def check_frozen(run: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """The manifest of the frozen parameters whose digest ``fields`` has, and what is wrong."""
+    """Returns the manifest of the frozen parameters in ``fields``, and the problem, if any."""
     path = run / FROZEN / checkpoint_name(0)
     if not exists(path):
-        why = "holds what the run does not train: copy it from where the run was trained"
+        why = "contains the frozen parameters: copy it from where the run was trained"
         return None, f"frozen parameters: {path}: is missing, which {why}"
     kept, problem = check_checkpoint(path)
     if problem is None and kept is not None and kept["digest_of_arrays"] != fields["frozen"]:
-        problem = f"{path}: its parameters are not those that the run began with"
+        problem = f"{path}: its parameters have changed since the run began"
     return kept, None if problem is None else f"frozen parameters: {problem}"
 
 
 def _private(name: str) -> bool:
-    """Returns whether a path below a run directory is of this machine alone.
+    """Returns whether a path below a run directory is local to this machine.
 
     Example:
         >>> [_private(n) for n in ("lock.json", "store/a", "checkpoints/step_1/manifest.json")]

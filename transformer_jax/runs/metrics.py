@@ -21,12 +21,12 @@ __all__ = ["MetricsLog", "read_metrics"]
 
 log = logging.getLogger(__name__)
 
-_NAMED = 5  # damaged lines that a warning names
+_NAMED = 5  # maximum number of damaged lines to name in a warning
 _CHECKED = 10.0  # seconds between checks of the lock
 
 
 class _Line(NamedTuple):
-    """A line of a metrics file with its end; ``record`` is None if the line is damaged."""
+    """A line of a metrics file with its line end; ``record`` is None if the line is damaged."""
 
     number: int
     raw: bytes
@@ -34,9 +34,9 @@ class _Line(NamedTuple):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a metrics file; damaged lines are left out, with a warning.
+    """Returns the records of a metrics file; skips damaged lines with a warning.
 
-    A last line without an end, which is being written or which a kill cut short, is left out
+    An incomplete last line, which is being written or was interrupted by a kill, is skipped
     silently.
 
     Raises:
@@ -79,7 +79,7 @@ def _warn(path: Path, damaged: Sequence[_Line]) -> None:
         numbers = ", ".join(str(line.number) for line in damaged[:_NAMED])
         more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
         _warn_once(
-            f"{path}: {plural(len(damaged), 'line is', 'lines are')} damaged and left out (line "
+            f"{path}: {plural(len(damaged), 'line is', 'lines are')} damaged and skipped (line "
             f"{numbers}{more}); training and the best checkpoint do not depend on it"
         )
 
@@ -90,13 +90,13 @@ def _warn_once(text: str) -> None:
 
 
 def _until(lines: Sequence[_Line], start: int) -> list[_Line]:
-    """The lines of the steps up to ``start``, damaged ones included.
+    """Returns the lines of the steps up to ``start``, including damaged ones.
 
-    A line belongs to a later step if its own step is later and so is that of the next line: a
-    damaged number alone moves no line. A damaged line lies between its neighbors, and one that a
-    kill cut short is of a step that is repeated.
+    A line belongs to a later step only if the step of the next line is also later, so a single
+    damaged number does not move a line. A damaged line belongs to the steps of its neighbors; an
+    incomplete last line belongs to a step that is repeated.
     """
-    steps: list[float] = []  # of each line, or of the next one if that is earlier
+    steps: list[float] = []  # step of each line, or of the next line if earlier
     after = math.inf
     for line in reversed(lines):
         if line.record is not None:
@@ -114,7 +114,7 @@ def _until(lines: Sequence[_Line], start: int) -> list[_Line]:
 
 
 def _sentence_objective(config: Path) -> str:
-    """The sentence objective of a run, which earlier names of metrics left out."""
+    """Returns the sentence objective of a run, which earlier names of metrics omitted."""
     try:
         masking = current_settings(json.loads(read_file(config)))["masking"]
         return str(masking["sentence_objective"])
@@ -123,7 +123,7 @@ def _sentence_objective(config: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value; a non-finite number becomes null."""
+    """Returns a JSON value, with non-finite numbers as null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -132,20 +132,20 @@ def _plain(value: Any) -> Any:
 class MetricsLog:
     """Appends to ``metrics.jsonl``, and to TensorBoard on request.
 
-    Lines after ``start`` belong to steps that will be repeated and are deleted. Damaged lines
-    among the others stay in the file as they are.
+    Lines after ``start`` belong to steps that will be repeated, and are deleted. Earlier damaged
+    lines are kept unchanged.
 
     Args:
         path: The file.
         start: The step from which training resumes.
-        tensorboard: Folder of TensorBoard's files; None writes none.
+        tensorboard: Folder of TensorBoard files, or None.
         writes: Whether to write the file; False in all processes but the first.
 
     Attributes:
-        history: The records of all lines so far, without damaged ones.
+        history: The records of all valid lines so far.
 
     Raises:
-        CheckpointError: The file cannot be read or written, or another process has the run.
+        CheckpointError: The file cannot be read or written, or another process holds the run.
         ConfigError: TensorBoard is on and ``tensorboardX`` is not installed.
     """
 
@@ -172,7 +172,7 @@ class MetricsLog:
                 from tensorboardX import SummaryWriter
             except ImportError:
                 raise ConfigError(
-                    "TensorBoard is asked for, but tensorboardX is not installed: "
+                    "TensorBoard needs tensorboardX, which is not installed: "
                     f"{install('tensorboard')}, or leave the flag out"
                 ) from None
             self._board = SummaryWriter(str(tensorboard), purge_step=start + 1)
@@ -188,10 +188,10 @@ class MetricsLog:
         return json.dumps(dict(record), allow_nan=False) + "\n"
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Appends one record, which has a ``step``; it survives a kill of the process.
+        """Appends one record with a ``step``, safe against a kill of the process.
 
         Raises:
-            CheckpointError: The disk is full, or another process has taken the run over.
+            CheckpointError: The disk is full, or another process has taken over the run.
         """
         plain = {name: _plain(value) for name, value in record.items()}
         self.history.append(plain)

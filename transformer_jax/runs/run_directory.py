@@ -1,4 +1,4 @@
-"""Run directories, which hold all that is needed to use or resume a run."""
+"""Run directories, which contain everything needed to use or resume a run."""
 
 import contextlib
 import dataclasses
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run", "how_to_continue"]
 
-# The end of messages about a run whose task is not one of the library's.
+# End of messages about a run of a user's own task.
 NOT_OURS = (
     "describes no model of this library: a run of your own task is used by "
     "transformer_jax.load(path, task), and continued by its program"
 )
 
-# Fields of ``config.json`` that are no settings: the name of the recipe, and what is known of the
+# Fields of ``config.json`` that are not settings: the name of the recipe, and the record of the
 # published model that the run started from.
 _NO_SETTINGS = ("recipe", "special", "published")
 
 
 def describe_run(settings: Any) -> dict[str, Any]:
-    """Returns what ``config.json`` holds of settings: the name of their recipe, and all of them.
+    """Returns the settings for ``config.json``, with the name of their recipe.
 
     Args:
         settings: A dataclass; one with an attribute ``recipe`` names the recipe.
@@ -59,10 +59,10 @@ def how_to_continue(path: str | os.PathLike[str]) -> str:
 
 
 class RunDirectory:
-    """The paths of the files of a run; of a URL, those of its working copy on this machine.
+    """The paths of the files of a run; for a URL, of its working copy on this machine.
 
     Raises:
-        ConfigError: As :func:`transformer_jax.core.storage.urls.url_of`.
+        ConfigError: See :func:`transformer_jax.core.storage.urls.url_of`.
 
     Example:
         >>> RunDirectory("runs/base").metrics.name
@@ -73,7 +73,7 @@ class RunDirectory:
         self.path = working_copy(path)
         self.config = self.path / "config.json"
         self.tokenizer = self.path / "tokenizer.json"
-        self.template = self.path / "tokenizer_config.json"  # of conversations
+        self.template = self.path / "tokenizer_config.json"  # chat template
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
         self.results = self.path / "results.json"
@@ -86,11 +86,11 @@ class RunDirectory:
 
         Args:
             path: The directory; missing or empty.
-            overwrite: Whether an existing run is deleted. Other folders are never deleted.
+            overwrite: Whether to delete an existing run. Other folders are never deleted.
 
         Raises:
             ConfigError: ``path`` is not free.
-            CheckpointError: It cannot be written.
+            CheckpointError: The directory cannot be written.
         """
         run = cls(path)
         cls.check_free(path, overwrite=overwrite)
@@ -112,22 +112,21 @@ class RunDirectory:
     def whole(
         cls, path: str | os.PathLike[str], *, overwrite: bool = False
     ) -> Iterator["RunDirectory"]:
-        """Context with a run that is written beside its place, and renamed when it is complete.
+        """Context manager: a run that is written to a draft, and renamed when complete.
 
-        A process that is killed leaves nothing at ``path`` that looks like a run, and a run that
-        is to give way stays until then. Training, whose runs are there to be resumed, uses
-        :meth:`create`.
+        A killed process leaves nothing at ``path`` that looks like a run, and an existing run is
+        only replaced at the end. Training, whose runs can be resumed, uses :meth:`create` instead.
 
         Args:
             path: The directory; missing or empty.
-            overwrite: Whether an existing run is replaced.
+            overwrite: Whether to replace an existing run.
 
         Raises:
             ConfigError: ``path`` is not free.
-            CheckpointError: It cannot be written, or another process uses it.
+            CheckpointError: The directory cannot be written, or another process uses it.
         """
         run = cls(path)
-        target = Path(os.path.realpath(run.path))  # a link stays one
+        target = Path(os.path.realpath(run.path))  # keeps a link
 
         def check() -> None:
             cls.check_free(path, overwrite=overwrite)
@@ -138,14 +137,14 @@ class RunDirectory:
             check()
             with draft_folder(draft_place(target)) as draft:
                 yield cls(draft)
-                check()  # another process may have begun a run there meanwhile
+                check()  # another process may have started a run there
                 replace_folder(draft, target)
             run_storage(run.path).publish()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 
     def has_begun(self) -> bool:
-        """Returns whether training has begun; a run without its first files is empty."""
+        """Returns whether training has begun; a run without its first files counts as empty."""
         begun = {path.name for path in (self.metrics, self.checkpoints, self.results)}
         return bool(begun & self._names())
 
@@ -162,7 +161,7 @@ class RunDirectory:
 
         Raises:
             ConfigError: ``path`` is not free.
-            CheckpointError: It cannot be read.
+            CheckpointError: The file cannot be read.
         """
         run = cls(path)
         names = run._names()
@@ -170,15 +169,15 @@ class RunDirectory:
             return
         if any(name.endswith((".safetensors", ".bin")) for name in names):
             raise ConfigError(
-                f"{path}: holds a Hugging Face checkpoint, which is never deleted: choose another "
+                f"{path}: is a Hugging Face checkpoint, which is never deleted: choose another "
                 f"--output"
             )
         if run.config.name not in names:
-            raise ConfigError(f"{path}: is not empty and no run: choose another --output")
+            raise ConfigError(f"{path}: is not empty, and not a run: choose another --output")
         if run.has_begun() and not overwrite:
             resumes = "" if run._cannot_resume() else f"{how_to_continue(path)}, "
             raise ConfigError(
-                f"{path}: holds a run already: {resumes}choose another --output, or delete it with "
+                f"{path}: has a run already: {resumes}choose another --output, or delete it with "
                 f"--overwrite"
             )
 
@@ -193,7 +192,7 @@ class RunDirectory:
         return False
 
     def _cannot_resume(self) -> bool:
-        """Returns whether the run is known to hold weights alone, or an n-gram model."""
+        """Returns whether the run is known to have only weights, or an n-gram model."""
         from transformer_jax.runs.config_guard import holds_weights_alone
 
         with contextlib.suppress(CheckpointError):
@@ -204,10 +203,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
-        """The run at ``path``.
+        """Opens the run at ``path``.
 
         Raises:
-            CheckpointError: There is no run.
+            CheckpointError: The path is not a run.
         """
         run = cls(path)
         if not os.path.isdir(run.path):
@@ -221,7 +220,7 @@ class RunDirectory:
         return run
 
     def reads_images(self) -> bool:
-        """Returns whether the model of the run reads images, and so has no tokenizer.
+        """Returns whether the model of the run reads images, and has no tokenizer.
 
         Raises:
             CheckpointError: ``config.json`` is missing or damaged.
@@ -231,13 +230,13 @@ class RunDirectory:
         return isinstance(image, dict) and bool(image.get("image_size"))
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """The fields of ``config.json``, which must not have changed since training.
+        """Reads ``config.json``, which must not have changed since training.
 
         Args:
-            check: Whether a file that was changed since is refused.
+            check: Whether to refuse a changed file.
 
         Raises:
-            CheckpointError: It is missing or damaged, or was changed after training (see
+            CheckpointError: The file is missing or damaged, or was changed after training (see
                 :func:`transformer_jax.runs.config_guard.changed_config`).
         """
         from transformer_jax.runs.config_guard import refuse_changed
@@ -248,12 +247,12 @@ class RunDirectory:
         return fields
 
     def settings(self) -> dict[str, Any]:
-        """The fields of ``config.json`` that are settings of a run.
+        """Reads the settings of a run in ``config.json``.
 
-        A setting that is newer than the run has the value that keeps its results.
+        A setting that is newer than the run gets the value that preserves its results.
 
         Raises:
-            CheckpointError: As :meth:`read_config`.
+            CheckpointError: See :meth:`read_config`.
         """
         fields = earlier_settings(self.read_config())
         return {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
@@ -264,7 +263,7 @@ class RunDirectory:
         """Loads the parameters of a checkpoint, see :func:`.checkpoint_reader.load_params`.
 
         Raises:
-            CheckpointError: There is no such checkpoint, or nothing that verifies.
+            CheckpointError: The checkpoint does not exist, or none verifies.
         """
         from transformer_jax.runs.checkpoint_reader import load_params
 
@@ -273,17 +272,17 @@ class RunDirectory:
     def weights_digest(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
     ) -> str:
-        """A checksum that changes with the parameters of :meth:`load_params`.
+        """Returns a checksum of the parameters of :meth:`load_params`.
 
         Raises:
-            CheckpointError: There is no such checkpoint, or nothing that verifies.
+            CheckpointError: The checkpoint does not exist, or none verifies.
         """
         from transformer_jax.runs.checkpoint_reader import weights_digest
 
         return weights_digest(self.path, which, average=average)
 
     def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
-        """The tokenizer; its file must have this checksum, by default that of the manifest.
+        """Loads the tokenizer, whose file must have this checksum, by default the manifest's.
 
         Raises:
             DataError: The file is missing, is not a tokenizer, or has another checksum.
@@ -297,10 +296,10 @@ class RunDirectory:
         return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
 
     def template_digest(self) -> str | None:
-        """The checksum of the chat template's file; None if there is none.
+        """Returns the checksum of the chat template's file, or None.
 
         Raises:
-            CheckpointError: It cannot be read.
+            CheckpointError: The file cannot be read.
         """
         try:
             return hashlib.sha256(read_file(self.template)).hexdigest()
@@ -311,10 +310,10 @@ class RunDirectory:
             raise CheckpointError(f"{self.template}: cannot be read: {why}") from None
 
     def read_results(self) -> dict[str, Any]:
-        """The content of ``results.json``, which is written at the end of a run.
+        """Reads ``results.json``, which is written at the end of a run.
 
         Raises:
-            CheckpointError: It is missing or damaged.
+            CheckpointError: The file is missing or damaged.
         """
         return self._read(self.results)
 
@@ -333,7 +332,7 @@ class RunDirectory:
         """Writes a JSON file of the run atomically.
 
         Raises:
-            CheckpointError: It cannot be written, or another process has taken the run over.
+            CheckpointError: The file cannot be written, or another process has taken over the run.
         """
         check_lock(self.path)
         try:
@@ -343,17 +342,17 @@ class RunDirectory:
 
 
 class ConfigFile(RunDirectory):
-    """The settings of a file alone, without the checks of its run."""
+    """The settings in a file, without the checks of its run."""
 
     def __init__(self, file: Path):
         super().__init__(file.parent)
         self.config = file
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """The fields of the file; they are not compared with checkpoints.
+        """Reads the fields of the file, without comparison with checkpoints.
 
         Raises:
-            CheckpointError: It is missing or damaged.
+            CheckpointError: The file is missing or damaged.
         """
         del check
         return super().read_config(check=False)

@@ -11,16 +11,16 @@ from transformer_jax.runs.lock import held_token, lock_token
 
 __all__ = ["check_shared"]
 
-_SHOWN = 10.0  # seconds after which a new file is seen from other machines
+_SHOWN = 10.0  # seconds in which a new file becomes visible on other machines
 
 
 def check_shared(path: str | os.PathLike[str]) -> None:
-    """Refuses a run directory that is not the same for every process of a run.
+    """Refuses a run directory that is not shared by all processes of a run.
 
-    Process 0 holds its lock; all must read the token of that lock. They call this together.
+    Process 0 holds the lock, and all processes must read its token. All must call this.
 
     Raises:
-        CheckpointError: It names the processes that see another directory, or none.
+        CheckpointError: Some processes see another directory or none; the message names them.
     """
     token = broadcast_json(held_token(path))
     answers = gather_json([socket.gethostname(), token is None or _reads(path, token)])
@@ -33,7 +33,7 @@ def check_shared(path: str | os.PathLike[str]) -> None:
 
 
 def _reads(path: str | os.PathLike[str], token: str) -> bool:
-    """Returns whether the lock has this token; a shared disk may show it with a delay."""
+    """Returns whether the lock has this token, which a shared disk may show with a delay."""
     deadline = time.monotonic() + _SHOWN
     while lock_token(path) != token:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Checks of the checkpoints of a run, without loading any of them into a model."""
+"""Checks the checkpoints of a run without loading them into a model."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -29,10 +29,10 @@ class VerifyResult(NamedTuple):
     """The result of ``verify`` for one checkpoint.
 
     Attributes:
-        path: The checkpoint, or where it should be.
-        step: Its step; None for remains that no command loads.
-        problem: A line about damage; None if it is sound.
-        unreadable: Whether nothing is known of it, as it cannot be read now.
+        path: The path of the checkpoint, even if missing.
+        step: The step; None for leftovers that are never loaded.
+        problem: A description of the damage; None if it is good.
+        unreadable: Whether it cannot be read now, so its state is unknown.
     """
 
     path: Path
@@ -42,13 +42,13 @@ class VerifyResult(NamedTuple):
 
 
 def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
-    """Returns one result for every checkpoint of a run, newest first; nothing is changed.
+    """Returns one result per checkpoint of a run, newest first, without changing anything.
 
-    The newest checkpoint and ``results.json`` say which others must be there: the last one, the
-    best one, and the frozen parameters.
+    The newest checkpoint and ``results.json`` determine what else must exist: the last and the best
+        checkpoint, and frozen parameters.
 
     Raises:
-        CheckpointError: Not a run directory, or one that cannot be listed.
+        CheckpointError: The path is not a run directory, or cannot be listed.
     """
     directory = checkpoints_of(run)
     findings, sound = [], {}
@@ -57,7 +57,7 @@ def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
         found, fields = _checked(path, step)
         if found.problem is None and fields is not None:
             sound[step] = fields
-        if found.problem is None or exists(path):  # training removes old ones meanwhile
+        if found.problem is None or exists(path):  # unless training just removed it
             findings.append(found)
     trained = next(iter(sound.values()), None)
     if trained is not None and "frozen" in trained:
@@ -93,13 +93,13 @@ def _frozen(directory: Path, trained: Mapping[str, Any]) -> VerifyResult:
 
 
 def _gone(directory: Path, sound: Mapping[int, Mapping[str, Any]]) -> Iterator[VerifyResult]:
-    """The best and the last checkpoint, if their folders are gone."""
+    """Returns the best and the last checkpoint, if their folders are missing."""
     there = steps(directory)
     newest, best = next(iter(sound), None), None
-    if newest is not None and there[:1] == [newest]:  # else training has gone on
+    if newest is not None and there[:1] == [newest]:  # else training has continued
         best = sound[newest].get(PROGRESS, {}).get("best_step", 0)
         if best and best not in there:
-            yield _missing(directory, best, f"the best checkpoint by that of step {newest}")
+            yield _missing(directory, best, f"the best checkpoint according to step {newest}")
     run = RunDirectory(directory.parent)
     try:
         results = run.read_results() if exists(run.results) else {}
@@ -110,11 +110,11 @@ def _gone(directory: Path, sound: Mapping[int, Mapping[str, Any]]) -> Iterator[V
     if not isinstance(last, int) or (there and there[0] > last):
         return
     if last not in there:
-        yield _missing(directory, last, "the last checkpoint by results.json")
+        yield _missing(directory, last, "the last checkpoint according to results.json")
     named = results.get("best_step")
     if isinstance(named, int):
         if named not in (best, last, *there):
-            yield _missing(directory, named, "the best checkpoint by results.json")
+            yield _missing(directory, named, "the best checkpoint according to results.json")
     elif (
         isinstance(best_score, dict)
         and sound.keys() == set(there)

@@ -80,7 +80,7 @@ class CompiledStep:
         self.late: list[str] = []
 
     def prepare(self, state: TrainState, batches: Iterable[Batch]) -> None:
-        """Announce the shapes of ``batches`` and start to compile for them.
+        """Announces the shapes of ``batches`` and start to compile for them.
 
         Args:
             state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings; values are not read.
@@ -151,7 +151,7 @@ class CompiledStep:
         return future.result()(*args)
 
     def close(self) -> None:
-        """Cancel compilations that have not started; running ones finish by themselves."""
+        """Cancels compilations that have not started; running ones finish by themselves."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         for future in self._programs.values():

@@ -23,7 +23,7 @@ __all__ = ["describe", "restore", "write"]
 
 
 def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -> None:
-    """Record the checksum of the frozen parameters in every new manifest."""
+    """Records the checksum of the frozen parameters in every new manifest."""
     if jax.tree.leaves(frozen):
         checkpointer.describe["frozen"] = digest(frozen)
         if partition.stored is not None:

@@ -237,7 +237,7 @@ class _TrainingLoop:
         return Stopped(f"stopped by a signal; {where}: {how_to_continue(run)}", signal)
 
     def _after(self, state: TrainState, number: int, *, last: bool, stopping: bool) -> bool:
-        """Evaluate and save when due; returns whether to stop early."""
+        """Evaluates and save when due; returns whether to stop early."""
         config = self.config
         every = config.evaluate_every
         look = self.evaluate is not None and (last or bool(every and number % every == 0))
@@ -290,7 +290,7 @@ class _TrainingLoop:
         return score
 
     def _look_again(self, state: TrainState, steps: int) -> None:
-        """Repeat an evaluation interrupted by a signal, so that results do not depend on it."""
+        """Repeats an evaluation interrupted by a signal, so that results do not depend on it."""
         every, start = self.config.evaluate_every, self.start
         due = start > 0 and (start == steps or (every and start % every == 0))
         if self.evaluate is None or not due or self.standing.evaluated == start:

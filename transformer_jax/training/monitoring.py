@@ -44,7 +44,7 @@ class Profiler:
         self._began: int | None = None
 
     def before(self, number: int) -> None:
-        """Begin the trace if step ``number`` is the first one taken within the window.
+        """Begins the trace if step ``number`` is the first one taken within the window.
 
         Raises:
             CheckpointError: The folder cannot be written.
@@ -57,7 +57,7 @@ class Profiler:
             self._began = number
 
     def after(self, number: int, state: Any, *, stopping: bool = False) -> None:
-        """End the trace after the last step of the window, or when training stops."""
+        """Ends the trace after the last step of the window, or when training stops."""
         if self._began is None or (number < self._steps[-1] and not stopping):
             return
         jax.block_until_ready(state)

@@ -100,7 +100,7 @@ class Progress:
         self._began = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude seconds without steps from the ETA."""
+        """Excludes seconds without steps from the ETA."""
         self._began += seconds
 
     def step(self, record: Mapping[str, Any]) -> None:

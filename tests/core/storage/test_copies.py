@@ -231,7 +231,7 @@ def test_of_two_that_take_a_run_over_one_has_it(run, monkeypatch):
         "time.sleep", lambda _: Objects(url).write("lock.json", stranger().encode())
     )
     Objects(url).write("lock.json", stranger().encode())
-    with pytest.raises(CheckpointError, match="another process has just begun to write there"):
+    with pytest.raises(CheckpointError, match="another process has just started to write there"):
         mine.take("mine")
 
 
@@ -287,7 +287,7 @@ def test_a_run_directory_of_a_url_is_its_working_copy(run):
     assert url_of_folder(folder) == url
     assert with_urls(f"{folder}/config.json: damaged") == f"{url}/config.json: damaged"
     assert RunDirectory(url).has_begun()
-    with pytest.raises(ConfigError, match="is not empty and no run"):
+    with pytest.raises(ConfigError, match="is not empty, and not a run"):
         RunDirectory.check_free(url)
 
 

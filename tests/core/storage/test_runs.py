@@ -84,7 +84,7 @@ def test_a_run_is_trained_used_and_resumed_on_an_object_store(bucket, texts, tmp
     forget(tmp_path)
     assert main(["resume", url]) == 0
     assert main(arguments(DECODER, texts, url)) == 2
-    assert f"{url}: holds a run already" in capfd.readouterr().err
+    assert f"{url}: has a run already" in capfd.readouterr().err
     assert not list(tmp_path.glob("s3*"))
 
 

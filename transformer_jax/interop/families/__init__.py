@@ -1,6 +1,6 @@
-"""The families of Hugging Face models: names of tensors, and the configuration in both ways.
+"""The families of Hugging Face models: names of tensors, and configurations in both directions.
 
-Each is a file with ``FAMILIES``; its name below registers it.
+Each family is a file with ``FAMILIES``; its name below registers it.
 """
 
 import importlib

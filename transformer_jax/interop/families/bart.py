@@ -1,8 +1,8 @@
 """BART, mBART, Marian and Pegasus: encoder-decoders of one layout.
 
-Lewis et al. 2020; Liu et al. 2020; Junczys-Dowmunt et al. 2018; Zhang et al. 2020. BART puts norms
-after sub-layers and after embeddings, mBART before and also at the end; Marian after and Pegasus
-before, both with sinusoids for positions.
+Lewis et al. 2020; Liu et al. 2020; Junczys-Dowmunt et al. 2018; Zhang et al. 2020. BART has norms
+after sub-layers and after embeddings, mBART before sub-layers and also at the end; Marian has them
+after and Pegasus before sub-layers, both with sinusoidal positions.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ from transformer_jax.interop.key_table import KeyTable, activation, flag, number
 
 __all__ = ["FAMILIES", "family", "model_of_layout", "published_fields"]
 
-_EPS = 1e-5  # the default of torch, and no key
-_LEARNED = {"positions.kind": "learned", "positions.offset": 2}  # two rows are never used
+_EPS = 1e-5  # the default of torch, without a key
+_LEARNED = {"positions.kind": "learned", "positions.offset": 2}  # two rows are unused
 _TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
     size("d_model", "d_model"),
@@ -54,12 +54,12 @@ _TABLE = KeyTable(
 def model_of_layout(
     fields: ConfigReader, tensors: Tensors, settings: Mapping[str, Any], *, before: bool = False
 ) -> Model:
-    """Returns a model with further settings; ``before``: norms precede sub-layers."""
+    """Returns a model with further settings; ``before`` means pre-norm."""
     fields.only(normalize_before=before, tie_word_embeddings=True)
     shared = {
         "norm.placement": "pre" if before else "post",
         "norm.eps": _EPS,
-        "head.bias": tensors.has("final_logits_bias"),  # zeros where a file leaves it out
+        "head.bias": tensors.has("final_logits_bias"),  # zeros if a file omits it
     }
     config = _TABLE.config(fields, shared | dict(settings))
     return Model("encoder-decoder", config, _prefix(tensors))
@@ -72,19 +72,19 @@ def _prefix(tensors: Tensors) -> str:
 
 
 def bart(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A BART."""
+    """Returns a BART."""
     fields.only(add_final_layer_norm=False)
     return model_of_layout(fields, tensors, {"embedding.layernorm_embedding": True, **_LEARNED})
 
 
 def mbart(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An mBART."""
+    """Returns an mBART."""
     settings = {"embedding.layernorm_embedding": True, **_LEARNED}
     return model_of_layout(fields, tensors, settings, before=True)
 
 
 def marian(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A translator of OPUS-MT's kind."""
+    """Returns a Marian translator (OPUS-MT)."""
     shared = fields.flag("share_encoder_decoder_embeddings", True)
     vocab = fields.whole("decoder_vocab_size", default=fields.whole("vocab_size"))
     settings = {
@@ -96,8 +96,8 @@ def marian(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Pegasus: Vaswani's model with norms before sub-layers, its sinusoids stored as a table."""
-    # Older files leave out what can be computed.
+    """Returns a Pegasus: Vaswani's model with pre-norm, with sinusoids stored as a table."""
+    # Older files omit computable tensors.
     stored = tensors.has(f"{_prefix(tensors)}encoder.embed_positions.weight")
     fields.only(add_final_layer_norm=True)
     settings = {"positions.kind": "learned" if stored else "sinusoidal_halves"}
@@ -105,7 +105,7 @@ def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and the head's bias."""
+    """Returns the mappings of embeddings, layers and the head's bias."""
     config = model.config
     if config.embedding.share_encoder_decoder_embeddings:
         found = [TensorMapping("embedding/table", f"{model.prefix}shared.weight")]
@@ -138,7 +138,7 @@ def _layer(ours: str, theirs: str, cross: bool) -> list[TensorMapping]:
         *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
         *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.fc1"),
         *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.fc2"),
-        # Of the layer, whatever its name says.
+        # Of the layer, despite its name.
         *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
     ]
     if cross:
@@ -150,7 +150,7 @@ def _layer(ours: str, theirs: str, cross: bool) -> list[TensorMapping]:
 
 
 def published_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
-    """Returns the keys of a model of a type and a class."""
+    """Returns the keys of a model by type and class."""
     return {
         "model_type": kind,
         "architectures": [name],
@@ -160,7 +160,7 @@ def published_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     }
 
 
-# Old files hold tables under every name that reads them, and sinusoids.
+# Old files have tables under every name that uses them, and sinusoids.
 _OLD = (r"lm_head\.weight", r"(model\.)?(encoder|decoder)\.embed_tokens\.weight")
 _VERSIONS = (r"(model\.)?(encoder|decoder)\.version",)
 _STAND_INS = tuple(
@@ -171,12 +171,12 @@ _STAND_INS = tuple(
 
 
 def _named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     return dataclasses.replace(model, prefix="model.")
 
 
 def family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]) -> ModelFamily:
-    """Returns the family of a ``model_type`` and a class, whose models ``make`` describes."""
+    """Returns the family of a ``model_type`` and a class, with models by ``make``."""
     return ModelFamily(
         types=(kind,),
         model=make,
@@ -201,7 +201,7 @@ _MARIAN = dataclasses.replace(
         }
     ),
     ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),
-    tied_names=lambda fields: (),  # its two sides may have tables of their own
+    tied_names=lambda fields: (),  # both sides may have separate tables
 )
 FAMILIES = (
     family("bart", "BartForConditionalGeneration", bart),

@@ -1,4 +1,4 @@
-"""BERT, and what is stored in its way: MiniLM, sentence encoders, RoBERTa's body.
+"""BERT, and models in its layout: MiniLM, sentence encoders, RoBERTa's body.
 
 Devlin et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/bert.
 """
@@ -56,15 +56,15 @@ _TABLE = KeyTable(
 def config_of(
     fields: ConfigReader, settings: Mapping[str, Any], *, embedding: int | None = None
 ) -> TransformerConfig:
-    """Returns the encoder that BERT's keys describe.
+    """Returns the encoder described by BERT's keys.
 
     Args:
         fields: The keys.
         settings: Settings of positions and heads, by dotted path.
-        embedding: The width of the tables of embeddings, if the family has a key for it.
+        embedding: The width of embedding tables, if the family has a key for it.
 
     Raises:
-        CheckpointError: A value that cannot be.
+        CheckpointError: A value is invalid.
     """
     fields.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     width = fields.whole("hidden_size")
@@ -83,16 +83,16 @@ def config_of(
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An encoder with the heads that are there."""
+    """Returns an encoder with the heads in the files."""
     task = task_of(fields, tensors, _HEADS)
     words = tensors.has("cls.predictions.transform.dense.weight")
     if tensors.has("cls.seq_relationship.weight") and not words:
         known = fields.values.get("architectures")
-        raise fields.refused("architectures", known, "a head for pairs alone cannot be loaded")
+        raise fields.refused("architectures", known, "a head only for pairs is not supported")
     prefix = "bert." if tensors.has(_WORDS) else ""
     settings = {
         "positions.max_length": fields.whole("max_position_embeddings"),
-        # A classifier of texts always reads what the pooler makes.
+        # A text classifier always reads the pooler's output.
         "head.pooler": tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
         "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
     }
@@ -107,7 +107,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def body(model: Model) -> list[TensorMapping]:
-    """Embeddings and layers."""
+    """Returns the mappings of embeddings and layers."""
     at = f"{model.prefix}embeddings."
     mappings = [
         TensorMapping("embedding/table", f"{at}word_embeddings.weight"),
@@ -129,7 +129,7 @@ def body(model: Model) -> list[TensorMapping]:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and heads."""
+    """Returns the mappings of embeddings, layers and heads."""
     found = body(model)
     if model.config.head.pooler:
         found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
@@ -147,7 +147,7 @@ def body_fields(model: Model) -> dict[str, Any]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder, as BERT's."""
+    """Returns the configuration of an encoder as BERT."""
     name = architecture("Bert", task=model.task, words=model.words)
     if model.next_sentence and model.words:
         name = "BertForPreTraining"
@@ -160,10 +160,11 @@ def fields(model: Model) -> dict[str, Any]:
 
 
 def named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     bare = not (model.words or model.next_sentence or model.task)
     if bare and not model.config.head.pooler:
-        # Others would draw one at random; ELECTRA has the same layers and none.
+        # transformers would initialize a missing pooler at random; ELECTRA has the same layers
+        # without.
         raise ConfigError("a BERT without heads has a pooler: export as ELECTRA")
     return dataclasses.replace(model, prefix="" if bare else "bert.")
 

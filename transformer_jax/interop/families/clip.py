@@ -1,4 +1,4 @@
-"""CLIP: a tower of images and a tower of texts that reads from left to right.
+"""CLIP: a tower of images and a causal tower of texts.
 
 Radford et al. 2021. Layout: https://huggingface.co/docs/transformers/model_doc/clip.
 """
@@ -27,7 +27,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def tower_keys(act: str, eps: float, width: int, heads: int) -> tuple[Key, ...]:
-    """The keys that both towers have, with their usual values."""
+    """Returns the keys of both towers, with defaults."""
     return (
         size("d_model", "hidden_size", default=width),
         size("attention.num_heads", "num_attention_heads", default=heads),
@@ -39,7 +39,7 @@ def tower_keys(act: str, eps: float, width: int, heads: int) -> tuple[Key, ...]:
 
 
 def image_keys(patch: int) -> tuple[Key, ...]:
-    """The keys of the tower of images alone."""
+    """Returns the keys of only the tower of images."""
     return (
         size("image.image_size", "image_size", default=224),
         size("image.patch_size", "patch_size", default=patch),
@@ -49,7 +49,7 @@ def image_keys(patch: int) -> tuple[Key, ...]:
 
 
 def text_keys(layers: str, vocabulary: int, length: int) -> tuple[Key, ...]:
-    """The keys of the tower of texts alone."""
+    """Returns the keys of only the tower of texts."""
     return (
         size("vocab_size", "vocab_size", default=vocabulary),
         size("positions.max_length", "max_position_embeddings", default=length),
@@ -59,7 +59,7 @@ def text_keys(layers: str, vocabulary: int, length: int) -> tuple[Key, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Towers:
-    """The keys of both towers of a family, and the settings that it always has."""
+    """The keys of both towers of a family, and its fixed settings."""
 
     image: KeyTable
     text: KeyTable
@@ -67,7 +67,7 @@ class Towers:
     text_settings: dict[str, Any]
 
     def configs(self, fields: ConfigReader) -> tuple[TransformerConfig, TransformerConfig]:
-        """Returns the configurations of the tower of images and of that of texts."""
+        """Returns the configurations of the towers of images and of texts."""
         usual = {
             "embedding.scale": 1.0,
             "embedding.dropout": 0.0,
@@ -91,25 +91,25 @@ CLIP = Towers(
 
 
 def part_of(fields: ConfigReader, name: str) -> ConfigReader:
-    """The keys of a tower; old files have them once more, which count more."""
+    """Returns the keys of a tower; old files have a second set, which takes precedence."""
     again = fields.group(f"{name}_dict")
     return fields.group(name).replaced(**again.values)
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """Two towers."""
+    """Returns a model of two towers."""
     del tensors
     image, text = CLIP.configs(fields)
     words = part_of(fields, "text_config")
     end = words.whole("eos_token_id", default=49407, least=0)
-    if end >= text.vocab_size:  # transformers takes the vector of this token
+    if end >= text.vocab_size:  # transformers uses the vector of this token
         raise words.refused("eos_token_id", end, f"one of {text.vocab_size} tokens is needed")
     size = fields.whole("projection_dim", default=512)
     return Model("two-tower", text, encoder=image, contrast=ContrastConfig(projection_dim=size))
 
 
 def both_mappings(model: Model) -> list[TensorMapping]:
-    """The layers of both towers, and positions and tables before them."""
+    """Returns the mappings of the layers of both towers, of positions and tables."""
     image, text = model.encoder, model.config
     assert image is not None
     seen, read = "vision_model", "text_model"
@@ -146,7 +146,7 @@ def _layers(ours: str, theirs: str, count: int) -> list[TensorMapping]:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Both towers, the class embedding with the norm behind it, projections and temperature."""
+    """Returns the mappings of both towers, class embedding, norm, projections and temperature."""
     seen, ours = "vision_model", "encoder/class_embedding/table"
     return [
         *both_mappings(model),
@@ -159,7 +159,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def both_fields(model: Model, towers: Towers, name: str) -> dict[str, Any]:
-    """The configuration of both towers.
+    """Returns the configuration of both towers.
 
     Raises:
         ConfigError: The model has one tower.
@@ -175,7 +175,7 @@ def both_fields(model: Model, towers: Towers, name: str) -> dict[str, Any]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a model."""
+    """Returns the configuration of a model."""
     found = both_fields(model, CLIP, "clip")
     assert model.contrast is not None
     size = {"projection_dim": model.contrast.projection_dim}

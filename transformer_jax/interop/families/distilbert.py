@@ -34,7 +34,7 @@ __all__ = ["FAMILIES"]
 
 _WORDS = "distilbert.embeddings.word_embeddings.weight"
 _OWN = "vocab_projector.weight"
-_EPS = 1e-12  # hard-coded there, and no key
+_EPS = 1e-12  # hard-coded in transformers, without a key
 _TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
     size("d_model", "dim", "hidden_size"),
@@ -50,7 +50,7 @@ _TABLE = KeyTable(
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An encoder with the heads that are there; a classifier's first map is a pooler with ReLU."""
+    """Returns an encoder with the files' heads; a classifier's first map is a pooler with ReLU."""
     task = task_of(fields, tensors, ("classifier.weight", "qa_outputs.weight"))
     words = tensors.has("vocab_transform.weight")
     settings = {
@@ -75,7 +75,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and heads."""
+    """Returns the mappings of embeddings, layers and heads."""
     at = f"{model.prefix}embeddings."
     found = [
         TensorMapping("embedding/table", f"{at}word_embeddings.weight"),
@@ -100,7 +100,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder, as DistilBERT's."""
+    """Returns the configuration of an encoder as DistilBERT."""
     return {
         "model_type": "distilbert",
         "architectures": [architecture("DistilBert", task=model.task, words=model.words)],
@@ -110,7 +110,7 @@ def fields(model: Model) -> dict[str, Any]:
 
 
 def named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     if model.next_sentence:
         raise ConfigError("DistilBERT has no head for pairs of texts: export as BERT")
     bare = not (model.words or model.task)

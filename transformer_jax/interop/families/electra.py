@@ -1,4 +1,4 @@
-"""ELECTRA: BERT with narrower tables, and heads of its own.
+"""ELECTRA: BERT with narrower tables and different heads.
 
 Clark et al. 2020. Layout: https://huggingface.co/docs/transformers/model_doc/electra.
 """
@@ -33,17 +33,17 @@ _WORDS = "electra.embeddings.word_embeddings.weight"
 _OWN = "generator_lm_head.weight"
 _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
 _DETECTOR = "discriminator_predictions"
-_REPLACED = ("original", "replaced")  # what the discriminator tells of each token
+_REPLACED = ("original", "replaced")  # labels of the discriminator
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An encoder with the heads that are there; a classifier's first map is a pooler with GELU."""
+    """Returns an encoder with the files' heads; a classifier's first map is a pooler with GELU."""
     detects = tensors.has(f"{_DETECTOR}.dense_prediction.weight")
     words = tensors.has("generator_predictions.dense.weight")
     task = "replaced" if detects else task_of(fields, tensors, _HEADS)
     settings = {
         "positions.max_length": fields.whole("max_position_embeddings"),
-        "head.mlm_transform_activation": "gelu",  # whatever the layers have
+        "head.mlm_transform_activation": "gelu",  # regardless of the layers
         "head.pooler": task in TEXT_TASKS,
         "head.pooler_activation": "gelu" if task in TEXT_TASKS else "tanh",
         "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
@@ -60,7 +60,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and heads."""
+    """Returns the mappings of embeddings, layers and heads."""
     found, config = bert.body(model), model.config
     if config.embedding_size != config.d_model:
         found += linear_mappings("encoder/projection", f"{model.prefix}embeddings_project")
@@ -77,7 +77,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder, as ELECTRA's."""
+    """Returns the configuration of an encoder as ELECTRA."""
     detects = model.task == "replaced"
     plain = dataclasses.replace(model, task=None, labels=()) if detects else model
     name = architecture("Electra", task=plain.task, words=model.words)
@@ -91,7 +91,7 @@ def fields(model: Model) -> dict[str, Any]:
 
 
 def named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     if model.next_sentence:
         raise ConfigError("ELECTRA has no head for pairs of texts: export as BERT")
     bare = not (model.words or model.task)

@@ -1,4 +1,4 @@
-"""Gemma 2: norms on both sides of sub-layers, capped scores, every other layer local.
+"""Gemma 2: norms before and after sub-layers, capped scores, every other layer local.
 
 Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemma2.
 """
@@ -15,12 +15,12 @@ from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILIES"]
 
-# Its other key, hidden_act, is in some files and read by nobody.
+# Its other key, hidden_act, is in some files but unused.
 _ACTIVATION = activation("hidden_activation", "gelu_pytorch_tanh", tanh="gelu_pytorch_tanh")
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Gemma 2; gains are one more than what is stored."""
+    """Returns a Gemma 2; gains are one more than the stored values."""
     bias = fields.flag("attention_bias", False)
     fields.only(use_bidirectional_attention=False)
     fields = fields.filled(
@@ -51,18 +51,18 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _scalar(config: TransformerConfig) -> int:
-    """The scale of scores as Gemma 2 says it, which has no other numbers than whole ones."""
+    """Returns the scale of scores for Gemma 2's key, which must be an integer."""
     return max(1, round((config.scores.scale or config.head_dim**-0.5) ** -2))
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a decoder, as Gemma 2's."""
+    """Returns the configuration of a decoder as Gemma 2."""
     config = model.config
     return llama.base_fields("gemma2", "Gemma2ForCausalLM", model, _ACTIVATION) | {
         "query_pre_attn_scalar": _scalar(config),
         "attn_logit_softcapping": config.scores.attn_logit_softcapping,
         "final_logit_softcapping": config.head.final_logit_softcapping,
-        # Others need a number even where no layer has a window.
+        # transformers needs a number even if no layer has a window.
         "sliding_window": config.scores.sliding_window or 4096,
         "layer_types": layer_types(config),
     }

@@ -1,4 +1,4 @@
-"""GPT-2: its linear maps lie [in, out] already, and queries, keys and values in one.
+"""GPT-2: linear maps are stored as [in, out], and queries, keys and values in one.
 
 Radford et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/gpt2.
 """
@@ -44,7 +44,7 @@ _TABLE = KeyTable(
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A decoder."""
+    """Returns a decoder."""
     fields.only(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     prefix = "transformer." if tensors.has("transformer.wte.weight") else ""
     tied = ties_head(fields, tensors, "lm_head.weight", f"{prefix}wte.weight")
@@ -60,7 +60,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and a head that is not tied."""
+    """Returns the mappings of embeddings, layers and an untied head."""
     found = [
         TensorMapping("embedding/table", f"{model.prefix}wte.weight"),
         TensorMapping("decoder/positions/table", f"{model.prefix}wpe.weight"),
@@ -86,7 +86,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def cross_mappings(model: Model) -> list[TensorMapping]:
-    """Cross-attention to the states of an encoder, and its norms."""
+    """Returns the mappings of cross-attention and its norms."""
     found = []
     for i in range(model.config.decoder_layers):
         ours, theirs = f"decoder/blocks/{i}/cross_attention", f"{model.prefix}h.{i}"
@@ -103,7 +103,7 @@ def cross_mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a decoder, as GPT-2's."""
+    """Returns the configuration of a decoder as GPT-2."""
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -118,7 +118,7 @@ FAMILIES = (
             model=model,
             mappings=mappings,
             fields=fields,
-            # Causal masks, which old files hold as buffers.
+            # Causal masks, stored as buffers in old files.
             ignored=(r".*\.attn\.(bias|masked_bias)",),
             copies=(r"lm_head\.weight",),
             tied_names=tied_names(("transformer.wte.weight", "lm_head.weight")),

@@ -1,4 +1,4 @@
-"""Heads of Hugging Face models, by the names of their classes."""
+"""Heads of Hugging Face models, by class name."""
 
 import dataclasses
 from typing import Any
@@ -29,7 +29,7 @@ __all__ = [
     "word_mappings",
 ]
 
-# Tasks of whole texts, and those whose labels have names.
+# Tasks on texts, and tasks with named labels.
 TEXT_TASKS = ("classify", "multi_label", "regress")
 NAMED_TASKS = ("classify", "multi_label", "tag")
 
@@ -42,7 +42,7 @@ _TASKS: dict[str, TaskKind] = {
 
 
 def architecture(name: str, *, task: str | None = None, words: bool = False) -> str:
-    """The name of a published class, such as ``BertForMaskedLM``.
+    """Returns the name of a published class, such as ``BertForMaskedLM``.
 
     Example:
         >>> architecture("Bert", task="tag"), architecture("Roberta", words=True)
@@ -54,16 +54,16 @@ def architecture(name: str, *, task: str | None = None, words: bool = False) -> 
 
 
 def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> TaskKind | None:
-    """The task of a fine-tuned model; None for any other.
+    """Returns the task of a fine-tuned model; None for other models.
 
     Args:
-        fields: Its configuration, whose ``architectures`` says it.
-        tensors: What it has.
-        heads: Names of which a fine-tuned one has some.
+        fields: The configuration, with ``architectures``.
+        tensors: The tensors of the model.
+        heads: Names of which a fine-tuned model has at least one.
 
     Raises:
-        CheckpointError: There is such a head, and no telling what it is for; or the class has one
-            and the files do not.
+        CheckpointError: The task of a head is unknown, or the head of the class is missing in the
+            files.
     """
     known = _classes(fields)
     if not any(tensors.has(name) for name in heads):
@@ -73,7 +73,7 @@ def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> T
     found = [task for end, task in _TASKS.items() if any(name.endswith(end) for name in known)]
     if len(found) != 1:
         raise CheckpointError(
-            f"{fields.where}: architectures is {known}: a head for labels is known by "
+            f"{fields.where}: architectures is {known}: the task of a label head must be one of "
             f"{', '.join(_TASKS)}"
         )
     if found != ["classify"]:
@@ -93,15 +93,15 @@ def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> T
 
 
 def refuse_headless(fields: ConfigReader, end: str, heads: tuple[str, ...]) -> None:
-    """Refuses a folder whose class has a head that its files lack.
+    """Refuses a folder without the head of its class.
 
     Args:
-        fields: Its configuration.
-        end: How the names of classes with the head end.
-        heads: Names of tensors, one of which the head needs.
+        fields: The configuration.
+        end: The suffix of names of classes with the head.
+        heads: Names of tensors, of which the head needs one.
 
     Raises:
-        CheckpointError: ``architectures`` names such a class.
+        CheckpointError: ``architectures`` names such a class, but the tensors are missing.
     """
     if any(name.endswith(end) for name in _classes(fields)):
         raise CheckpointError(
@@ -124,7 +124,7 @@ def encoder(
     words: bool,
     next_sentence: bool = False,
 ) -> Model:
-    """An encoder with the heads that are there, and the labels that its configuration names."""
+    """Returns an encoder with the heads in the files, and the labels in its configuration."""
     return Model(
         kind="encoder-task" if task else "encoder",
         config=config,
@@ -137,9 +137,9 @@ def encoder(
 
 
 def classifying(family: ModelFamily) -> ModelFamily:
-    """A family of decoders together with what tells labels of texts by them.
+    """Returns a family of decoders including text classifiers.
 
-    A head for that stands in the place of the one over the vocabulary.
+    A classification head replaces the language-modelling head.
     """
 
     def model(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -161,13 +161,13 @@ def classifying(family: ModelFamily) -> ModelFamily:
 
 
 def _decoder(fields: ConfigReader, tensors: Tensors, found: Model) -> Model:
-    """A language model, or what classifies texts where there is a head for that."""
+    """Returns a language model, or a text classifier if there is a head for it."""
     task = task_of(fields, tensors, ("score.weight",))
     if task is None:
         return found
     if task not in TEXT_TASKS:
         names = fields.values.get("architectures")
-        raise fields.refused("architectures", names, "of decoders, heads for texts can be loaded")
+        raise fields.refused("architectures", names, "decoders support only heads for texts")
     pad = fields.values.get("pad_token_id")
     if pad is not None and fields.whole("pad_token_id", least=0) >= found.config.vocab_size:
         raise fields.refused(
@@ -189,7 +189,7 @@ def word_mappings(
 
     Args:
         model: The encoder.
-        dense: Name of the transformation.
+        dense: Name of the dense layer.
         norm: Name of its norm.
         biases: Names of the bias of a tied and of an untied output layer.
         table: Name of an untied output layer.
@@ -206,7 +206,7 @@ def word_mappings(
 
 
 def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMapping]:
-    """The head for labels, if there is one; that of whole texts may have another name."""
+    """Returns the mappings of the label head, if any; ``text`` tasks may use another name."""
     if model.task is None:
         return []
     if model.kind == "decoder-task":
@@ -216,7 +216,7 @@ def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMappin
 
 
 def label_fields(model: Model) -> dict[str, Any]:
-    """The keys about labels.
+    """Returns the keys about labels.
 
     Example:
         >>> label_fields(Model("encoder-task", TransformerConfig(), task="regress"))
@@ -233,10 +233,10 @@ def label_fields(model: Model) -> dict[str, Any]:
 
 
 def labels_of(fields: ConfigReader, default: int = 2) -> tuple[str, ...]:
-    """The labels in the order of the scores.
+    """Returns the labels in the order of the logits.
 
     Raises:
-        CheckpointError: ``id2label`` is not a name for each of 0, 1, 2, …
+        CheckpointError: ``id2label`` does not have a name for each of 0, 1, 2, …
 
     Example:
         >>> labels_of(ConfigReader({"id2label": {"1": "good", "0": "bad"}}))

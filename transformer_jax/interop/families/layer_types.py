@@ -1,4 +1,4 @@
-"""Layers with a sliding window, in Hugging Face configurations."""
+"""Sliding windows by layer, in Hugging Face configurations."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ _MOST_LAYERS = 1 << 16
 
 
 def window_size(fields: ConfigReader, default: int | None = 4096) -> int | None:
-    """Returns the reach of layers with a window; a null key is None.
+    """Returns the size of the sliding window; None if the key is null.
 
     Example:
         >>> window_size(ConfigReader({})), window_size(ConfigReader({"sliding_window": None}))
@@ -23,18 +23,18 @@ def window_size(fields: ConfigReader, default: int | None = 4096) -> int | None:
 
 
 def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], bool]) -> ScoreConfig:
-    """The windows of a decoder's layers.
+    """Returns the windows of a decoder's layers.
 
     Args:
-        fields: Its configuration, whose ``layer_types`` names the kind of each layer.
-        window: How far those of the local kind look.
-        usual: Whether a layer is local, where they are not named.
+        fields: The configuration, with optional ``layer_types`` for the kind of each layer.
+        window: The window of local layers.
+        usual: Whether a layer is local, without ``layer_types``.
 
     Raises:
-        CheckpointError: Other kinds, another number of them, or local ones without a window.
+        CheckpointError: A kind is unknown, their number is wrong, or a local layer has no window.
     """
     layers, kinds = fields.whole("num_hidden_layers"), fields.values.get("layer_types")
-    if layers > _MOST_LAYERS:  # before any list of them is made
+    if layers > _MOST_LAYERS:  # before creating a list of them
         raise fields.refused("num_hidden_layers", layers, f"at most {_MOST_LAYERS} can be loaded")
     if kinds is None:
         kinds = [SLIDING if usual(i) else FULL for i in range(layers)]
@@ -42,7 +42,7 @@ def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], boo
         raise fields.refused("layer_types", kinds, f'a list of "{FULL}" and "{SLIDING}" is needed')
     if len(kinds) != layers:
         raise fields.refused(
-            "layer_types", kinds, f"one for each layer is needed, and num_hidden_layers is {layers}"
+            "layer_types", kinds, f"one for each layer is needed, but num_hidden_layers is {layers}"
         )
     local = tuple(i for i, kind in enumerate(kinds) if kind == SLIDING)
     if not local:
@@ -51,7 +51,7 @@ def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], boo
         raise fields.refused(
             "sliding_window",
             None,
-            f'layers of "{SLIDING}" need it, and use_sliding_window where there is such a key',
+            f'layers of "{SLIDING}" need it, and use_sliding_window if there is such a key',
         )
     every = next((n for n in (1, 2) if local == tuple(range(0, layers, n))), None)
     if every is None:
@@ -60,6 +60,6 @@ def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], boo
 
 
 def layer_types(config: TransformerConfig) -> list[str]:
-    """The kind of each layer, of a decoder that is published."""
+    """Returns the kind of each layer for a published configuration."""
     windows = [config.scores.window_of(i) for i in range(config.decoder_layers)]
     return [FULL if window is None else SLIDING for window in windows]

@@ -1,7 +1,7 @@
 """Llama, Mistral, Qwen 2 and 3, Gemma 1: decoders with RMS norm, RoPE and gated feed-forward.
 
 Touvron et al. 2023; Jiang et al. 2023; Qwen team 2024, 2025; Gemma team 2024. They differ in
-biases, norms of query and key heads, windows and, Gemma, in the scale of embeddings and gains.
+biases, norms of query and key heads, windows and, for Gemma, the scale of embeddings and gains.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ _TABLE = KeyTable(
 )
 _gelu_or = partial(activation, tanh="gelu_pytorch_tanh")
 SILU = _gelu_or("hidden_act", "silu")
-# Under the name of the exact GELU lies the one by tanh, as in the first releases of Gemma.
+# The name "gelu" means the tanh approximation, as in the first releases of Gemma.
 _GEMMA_GELU = _gelu_or(
     "hidden_act", "gelu_pytorch_tanh", known={**ACTIVATIONS, "gelu": "gelu_tanh"}
 )
@@ -90,16 +90,16 @@ def base_config(
     settings: Mapping[str, Any],
     act: Key = SILU,
 ) -> TransformerConfig:
-    """Returns a configuration with the settings that all of them share.
+    """Returns a configuration with the common settings.
 
     Args:
-        fields: The keys, with the family's values where a key is missing.
+        fields: The keys, with the family's defaults.
         tensors: The tensors of the folder.
         settings: Settings of the family by dotted path.
-        act: The key of the non-linearity.
+        act: The key of the activation.
 
     Raises:
-        CheckpointError: A value that cannot be.
+        CheckpointError: A value is invalid.
     """
     table, own = f"{prefix_of(tensors)}embed_tokens.weight", "lm_head.weight"
     fields = fields.filled(rms_norm_eps=1e-6, tie_word_embeddings=False)
@@ -123,14 +123,14 @@ def biases(inputs: bool, outputs: bool) -> dict[str, Any]:
 
 
 def llama(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Llama."""
+    """Returns a Llama."""
     fields = fields.filled(max_position_embeddings=2048)
     bias = fields.flag("attention_bias", False)
     return Model("decoder", base_config(fields, tensors, biases(bias, bias)), prefix_of(tensors))
 
 
 def mistral(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Mistral, all of whose layers look no further than its window."""
+    """Returns a Mistral, with a sliding window in all layers."""
     fields = fields.filled(max_position_embeddings=2**17, num_key_value_heads=8)
     settings = {**biases(False, False), "scores.sliding_window": window_size(fields)}
     config = base_config(fields, tensors, settings)
@@ -138,7 +138,7 @@ def mistral(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def qwen2(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Qwen 2: biases on queries, keys and values."""
+    """Returns a Qwen 2, with biases of queries, keys and values."""
     fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32)
     settings = {**biases(True, False), "scores": _late_windows(fields)}
     config = base_config(fields, tensors, settings)
@@ -146,7 +146,7 @@ def qwen2(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def qwen3(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Qwen 3: norms on query and key heads."""
+    """Returns a Qwen 3, with norms of query and key heads."""
     fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32, head_dim=128)
     bias = fields.flag("attention_bias", False)
     settings = {**biases(bias, bias), "attention.qk_norm": True, "scores": _late_windows(fields)}
@@ -155,14 +155,14 @@ def qwen3(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _late_windows(fields: ConfigReader) -> ScoreConfig:
-    """The windows of a Qwen, which has them from one layer on unless each layer is named."""
+    """Returns the windows of a Qwen, from a certain layer on unless ``layer_types`` is given."""
     window = window_size(fields) if fields.flag("use_sliding_window", False) else None
     first = fields.whole("max_window_layers", default=28, least=0)
     return windows(fields, window, lambda layer: window is not None and layer >= first)
 
 
 def gemma(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Gemma 1; gains are one more than what is stored, and embeddings are scaled."""
+    """Returns a Gemma 1; gains are one more than the stored values, and embeddings are scaled."""
     fields.only(use_bidirectional_attention=False)
     fields = fields.filled(
         max_position_embeddings=8192,
@@ -177,11 +177,12 @@ def gemma(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model, layer: Layer | None = None) -> list[TensorMapping]:
-    """Embeddings, layers and a head that is not tied.
+    """Returns the mappings of embeddings, layers and an untied head.
 
     Args:
         model: The model.
-        layer: The mappings of a layer, of its names here and there; None are those of Llama.
+        layer: Function to the mappings of a layer, from its names here and in the files; None is
+            Llama's.
     """
     config, layer = model.config, layer or _layer
     found = [
@@ -213,7 +214,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
     if att.qk_norm:
         found += norm("self_attention/query_norm", "self_attn.q_norm")
         found += norm("self_attention/key_norm", "self_attn.k_norm")
-    # The name of one norm has two meanings.
+    # One name of a norm has two meanings.
     after = "pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"
     found += norm("feed_forward_norm", after)
     if sandwich:
@@ -226,7 +227,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
 
 
 def base_fields(kind: str, name: str, model: Model, act: Key = SILU) -> dict[str, Any]:
-    """Returns the keys that all of them have."""
+    """Returns the common keys."""
     config = model.config
     return {
         "model_type": kind,
@@ -247,7 +248,7 @@ def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
         "use_sliding_window": SLIDING in kinds,
         "sliding_window": window if SLIDING in kinds else None,
         "layer_types": kinds,
-        # Read by what came before transformers 5, which knows no other order.
+        # Read by versions before transformers 5, which knows no other order.
         "max_window_layers": kinds.count(FULL),
     }
 
@@ -267,14 +268,14 @@ def family(
     layer: Layer | None = None,
     tied: bool = False,
 ) -> ModelFamily:
-    """Returns a family with the names of tensors of a Llama.
+    """Returns a family with Llama's tensor names.
 
     Args:
-        kind: Its ``model_type``.
-        make: Reads a configuration.
-        fields: Writes one.
+        kind: The ``model_type``.
+        make: Function that reads a configuration.
+        fields: Function that writes a configuration.
         layer: The mappings of a layer; see :func:`mappings`.
-        tied: Whether the head is tied where ``tie_word_embeddings`` is missing.
+        tied: Whether the head is tied if ``tie_word_embeddings`` is missing.
     """
     found = ModelFamily(
         types=(kind,),

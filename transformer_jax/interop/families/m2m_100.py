@@ -1,4 +1,4 @@
-"""M2M100 and NLLB: translators of many languages, in mBART's layout without learned positions.
+"""M2M100 and NLLB: multilingual translators, in mBART's layout without learned positions.
 
 Fan et al. 2021; NLLB team 2022 (the dense models). Layout:
 https://huggingface.co/docs/transformers/model_doc/m2m_100.
@@ -14,7 +14,7 @@ from transformer_jax.interop.family import Model, Tensors
 __all__ = ["FAMILIES"]
 
 _KIND, _NAME = "m2m_100", "M2M100ForConditionalGeneration"
-# What a missing key means here, where BART has another value.
+# Defaults of missing keys that differ from BART's.
 _USUAL = {
     "activation_function": "relu",
     "scale_embedding": True,
@@ -24,12 +24,12 @@ _USUAL = {
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An M2M100; its positions count from behind the number of the padding token."""
+    """Returns an M2M100; positions start after the padding id."""
     missing = {key: usual for key, usual in _USUAL.items() if fields.values.get(key) is None}
     fields = fields.replaced(**missing)
     pad = fields.whole("pad_token_id", default=1, least=0)
     if fields.values.get("decoder_start_token_id") == pad:
-        reason = "decoder_start_token_id is the same, and padding has no position"
+        reason = "must differ from decoder_start_token_id, since padding has no position"
         raise fields.refused("pad_token_id", pad, reason)
     settings = {
         "positions.kind": "sinusoidal_fairseq",
@@ -40,7 +40,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder-decoder, as M2M100's."""
+    """Returns the configuration of an encoder-decoder as M2M100."""
     pad = model.config.positions.offset - 1
     return bart.published_fields(_KIND, _NAME, model) | {"pad_token_id": pad}
 

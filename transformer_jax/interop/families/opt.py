@@ -24,8 +24,8 @@ from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILIES"]
 
-_EPS = 1e-5  # the default of torch, and no key
-_OFFSET = 2  # the first two rows of the table of positions are never used
+_EPS = 1e-5  # the default of torch, without a key
+_OFFSET = 2  # the first two rows of the table of positions are unused
 _TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
     size("d_model", "hidden_size"),
@@ -43,10 +43,10 @@ _TABLE = KeyTable(
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An OPT.
+    """Returns an OPT.
 
     Raises:
-        CheckpointError: Embeddings of another width than the layers (OPT 350M), or norms without
+        CheckpointError: Embeddings and layers have different widths (OPT 350M), or norms have no
             parameters.
     """
     prefix = "" if tensors.has("decoder.embed_tokens.weight") else "model."
@@ -55,7 +55,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     projected = fields.whole("word_embed_proj_dim", default=width)
     if projected != width:
         raise fields.refused(
-            "word_embed_proj_dim", projected, f"only hidden_size, {width}, can be loaded"
+            "word_embed_proj_dim", projected, f"only hidden_size, {width}, is supported"
         )
     before = fields.flag("do_layer_norm_before", True)
     table, own = f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"
@@ -74,7 +74,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and a head that is not tied."""
+    """Returns the mappings of embeddings, layers and an untied head."""
     config, theirs = model.config, f"{model.prefix}decoder"
     found = [
         TensorMapping("embedding/table", f"{theirs}.embed_tokens.weight"),
@@ -100,13 +100,13 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
         *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
         *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.fc1", bias=bias),
         *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.fc2", bias=bias),
-        # Of the layer, whatever its name says.
+        # Of the layer, despite its name.
         *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
     ]  # fmt: skip
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a decoder, as OPT's."""
+    """Returns the configuration of a decoder as OPT."""
     config = model.config
     before = config.norm.placement == "pre"
     return {

@@ -1,4 +1,4 @@
-"""Phi-3: a Llama whose projections lie in one, and of whose heads a part may turn.
+"""Phi-3: a Llama with fused projections and optionally partial rotary dimensions.
 
 Abdin et al. 2024. Layout: https://huggingface.co/docs/transformers/model_doc/phi3.
 """
@@ -21,17 +21,17 @@ from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["FAMILIES"]
 
-# "su" is LongRoPE's first name, and under YaRN's name lies the same.
+# "su" is LongRoPE's first name; "yarn" also means LongRoPE.
 _KINDS = {"default": "default"} | dict.fromkeys(("longrope", "su", "yarn"), "longrope")
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A Phi-3."""
+    """Returns a Phi-3."""
     fields = fields.filled(
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5
     )
     _refuse_factors_of_no_kind(fields)
-    # Its own positions come afterwards, and it has biases nowhere.
+    # Positions are set below; there are no biases.
     settings = {
         **llama.biases(False, False),
         "embedding.dropout": fields.number("embd_pdrop", default=0.0),
@@ -45,7 +45,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _refuse_factors_of_no_kind(fields: ConfigReader) -> None:
-    """Refuses scaling factors of an unscaled RoPE, which nothing would read."""
+    """Refuses scaling factors of an unscaled RoPE, which would be ignored."""
     group = rope_group(fields)
     if "long_factor" in group.values and all(
         group.values.get(name) is None for name in ("rope_type", "type")
@@ -71,14 +71,14 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
     for n, part in enumerate(("query", "key", "value")):
         joint = linear(f"self_attention/{part}", "self_attn.qkv_proj")
         found += [mapping._replace(part=(ends[n], ends[n + 1], ends[3])) for mapping in joint]
-    for n, part in enumerate(("up", "gate")):  # the half that is activated comes first
+    for n, part in enumerate(("up", "gate")):  # the activated half is first
         joint = linear(f"feed_forward/{part}", "mlp.gate_up_proj")
         found += [mapping._replace(part=(n, n + 1, 2)) for mapping in joint]
     return found
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a decoder, as Phi-3's."""
+    """Returns the configuration of a decoder as Phi-3."""
     config = model.config
     base = llama.base_fields("phi3", "Phi3ForCausalLM", model)
     own = {

@@ -1,6 +1,6 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT whose positions count real tokens only.
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions that count only real tokens.
 
-They begin after the padding id. Liu et al. 2019; Conneau et al. 2020; Martin et al. 2020.
+Positions start after the padding id. Liu et al. 2019; Conneau et al. 2020; Martin et al. 2020.
 Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
 """
 
@@ -37,12 +37,12 @@ _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight"
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An encoder with the heads that are there; a classifier's first map is a pooler."""
+    """Returns an encoder with the heads in the files; a classifier's first map is a pooler."""
     task = task_of(fields, tensors, _HEADS)
     prefix = "roberta." if tensors.has(_WORDS) else ""
     pooler = tensors.has(f"{prefix}pooler.dense.weight")
     words = tensors.has("lm_head.dense.weight")
-    # Position 0 is that of padding, and its table row the one of the padding id.
+    # Position 0 is for padding, whose table row is the padding id.
     first = fields.whole("pad_token_id", default=1, least=0) + 1
     rows = fields.whole("max_position_embeddings")
     if rows <= first:
@@ -53,7 +53,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         "positions.max_length": rows - first,
         "positions.offset": first,
         "positions.skip_padding": True,
-        "head.mlm_transform_activation": "gelu",  # whatever the layers have
+        "head.mlm_transform_activation": "gelu",  # regardless of the layers
         "head.pooler": pooler or task in TEXT_TASKS,
         "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
     }
@@ -67,7 +67,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and heads."""
+    """Returns the mappings of embeddings, layers and heads."""
     found, texts = bert.body(model), model.task in TEXT_TASKS
     if texts:
         found += linear_mappings("pooler", "classifier.dense")
@@ -78,7 +78,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder, as RoBERTa's."""
+    """Returns the configuration of an encoder as RoBERTa."""
     positions = model.config.positions
     return {
         "model_type": "roberta",
@@ -90,7 +90,7 @@ def fields(model: Model) -> dict[str, Any]:
 
 
 def named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     if model.next_sentence:
         raise ConfigError("RoBERTa has no head for pairs of texts: export as BERT")
     bare = not (model.words or model.task)
@@ -104,7 +104,7 @@ FAMILIES = (
         mappings=mappings,
         fields=fields,
         ignored=(r".*embeddings\.position_ids",),
-        # A classifier has a first map of its own, and keeps the pooler that it began with.
+        # A classifier has a separate first map, and files may still have the unused pooler.
         unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
         tied_names=tied_names((_WORDS, _OWN), _BIASES),
         copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),

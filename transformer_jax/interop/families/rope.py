@@ -1,6 +1,6 @@
-"""RoPE settings of Hugging Face configurations, read and written.
+"""Reads and writes RoPE settings of Hugging Face configurations.
 
-Files of transformers 5 have ``rope_parameters``, those before ``rope_theta`` and ``rope_scaling``.
+Files of transformers 5 have ``rope_parameters``, earlier files ``rope_theta`` and ``rope_scaling``.
 https://huggingface.co/docs/transformers/main/en/internal/rope_utils
 """
 
@@ -13,7 +13,7 @@ from transformer_jax.models.config import PositionConfig
 
 __all__ = ["KINDS", "rope_fields", "rope_group", "rope_positions"]
 
-# Their names of kinds of scaling, by ours.
+# transformers' names of kinds of scaling, by ours.
 KINDS: Mapping[str, str] = {
     name: name for name in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
 }
@@ -24,24 +24,25 @@ def rope_positions(
 ) -> PositionConfig:
     """Reads the settings of rotary positions.
 
-    Angles that depend on the length of a text are those of texts within the length of the training:
-    of dynamic NTK up to ``max_position_embeddings``, where it changes nothing, and of LongRoPE up
-    to ``original_max_position_embeddings``, with the short factors. Longer texts are not read: in
-    transformers, angles then change while a text grows (dynamic NTK mixes keys of several bases in
-    its cache, LongRoPE reads all of the text anew), and with the longest text of a batch.
+    If angles depend on the length of a text, the angles for lengths within training are used: up to
+        ``max_position_embeddings`` for dynamic NTK, which changes nothing there, and up to
+        ``original_max_position_embeddings`` for LongRoPE, with the short factors. Longer texts are
+        not supported: in transformers, angles then change while a text grows (dynamic NTK mixes
+        keys of several bases in its cache, LongRoPE reads the complete text again), and with the
+        longest text of a batch.
 
     Args:
-        fields: The whole configuration, with ``max_position_embeddings``.
-        kinds: The kinds of scaling that the family knows, by their names there.
-        head_dim: The size of a head, where a family may turn a part of it.
+        fields: The configuration, with ``max_position_embeddings``.
+        kinds: The kinds of scaling that the family supports, by name.
+        head_dim: The size of a head, for families with partial rotary dimensions.
 
     Raises:
-        CheckpointError: A kind of scaling that cannot be expressed.
+        CheckpointError: The kind of scaling is not supported.
     """
     group = rope_group(fields)
     nested = next((name for name, value in group.values.items() if isinstance(value, dict)), None)
     if nested is not None:
-        raise group.refused(nested, group.values[nested], "one kind for all layers can be loaded")
+        raise group.refused(nested, group.values[nested], "all layers must have one kind")
     longest = fields.whole("max_position_embeddings")
     base = fields.number("rope_theta", default=10_000.0, above=0)
     kind = group.choice(("rope_type", "type"), kinds, "default")
@@ -61,13 +62,13 @@ def rope_positions(
 
 
 def rope_group(fields: ConfigReader) -> ConfigReader:
-    """The keys of ``rope_scaling``, or of ``rope_parameters`` where the older name has none."""
+    """Returns the keys of ``rope_scaling``, or else of ``rope_parameters``."""
     group = fields.group("rope_scaling")
     return group if group.values else fields.group("rope_parameters")
 
 
 def _rotary_dim(fields: ConfigReader, group: ConfigReader, head_dim: int | None) -> int | None:
-    """Number of rotary dimensions of a head, or None for all."""
+    """Returns the number of rotary dimensions of a head, or None for all."""
     if head_dim is None:
         for where in (fields, group):
             where.only(partial_rotary_factor=1.0)
@@ -78,10 +79,10 @@ def _rotary_dim(fields: ConfigReader, group: ConfigReader, head_dim: int | None)
 
 
 def _old_length(fields: ConfigReader, group: ConfigReader, longest: int) -> int:
-    """The longest text of the training; beside the other keys, it goes before."""
+    """Returns the maximum length in training; the key next to the others takes precedence."""
     name = "original_max_position_embeddings"
     if fields.is_null(name):
-        raise fields.refused(name, None, "a whole number is needed, or no such key")
+        raise fields.refused(name, None, "an integer is needed, or no such key")
     return fields.whole(name, default=group.whole(name, default=longest))
 
 
@@ -125,7 +126,7 @@ _OLD = {"llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
 
 
 def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
-    """The keys about positions, of a decoder that is published."""
+    """Returns the keys about positions for a published configuration."""
     rope, more = _scaling(places)
     rope = {"rope_type": "default", "rope_theta": places.rope_theta} | rope
     if places.rope_dim is not None:
@@ -136,7 +137,7 @@ def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
     return {
         "max_position_embeddings": places.max_length,
         "rope_parameters": rope,
-        # Read by what came before transformers 5.
+        # Read by versions before transformers 5.
         "rope_theta": places.rope_theta,
         **({"rope_scaling": rope} if rope["rope_type"] != "default" else {}),
         **more,
@@ -169,7 +170,7 @@ def _scaling(places: PositionConfig) -> tuple[dict[str, Any], dict[str, Any]]:
             "long_factor": list(places.rope_long_factor),
             "attention_factor": places.rope_attention_factor,
             old: length,
-        }, {old: length}  # Phi-3 reads it there alone
+        }, {old: length}  # where Phi-3 reads it
     if places.rope_dynamic is not None:
         return {"rope_type": "dynamic", "factor": places.rope_dynamic[0]}, {}
     if places.rope_interpolation != 1.0:

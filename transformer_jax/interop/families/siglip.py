@@ -1,4 +1,4 @@
-"""SigLIP: a tower of images with attention pooling and one of texts that reads both ways.
+"""SigLIP: a tower of images with attention pooling and a bidirectional tower of texts.
 
 Zhai et al. 2023. Layout: https://huggingface.co/docs/transformers/model_doc/siglip.
 """
@@ -38,22 +38,22 @@ SIGLIP = Towers(
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """Two towers."""
+    """Returns a model of two towers."""
     del tensors
     part_of(fields, "vision_config").only(vision_use_head=True)
     image, text = SIGLIP.configs(fields)
-    # The size of the vector of a text is that of an image, which has no map of its own.
+    # The vectors of images are not projected, so their size is also that of texts.
     words = part_of(fields, "text_config")
     size = words.whole("projection_size", default=text.d_model)
     if size != image.d_model:
-        wanted = f"hidden_size of vision_config is {image.d_model}: they are equal"
+        wanted = f"hidden_size of vision_config is {image.d_model}: they must be equal"
         raise words.refused("projection_size", size, wanted)
     contrast = ContrastConfig("sigmoid", size, False, True, "last")
     return Model("two-tower", text, encoder=image, contrast=contrast)
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Both towers, the pooling of images, the projection of texts, temperature and bias."""
+    """Returns the mappings of both towers, image pooling, text projection, temperature and bias."""
     ours, theirs = "encoder/pool", "vision_model.head"
     attention = f"{theirs}.attention"
     found = [
@@ -78,7 +78,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a model."""
+    """Returns the configuration of a model."""
     found = both_fields(model, SIGLIP, "siglip")
     assert model.contrast is not None
     found["text_config"] |= {"projection_size": model.contrast.projection_dim}

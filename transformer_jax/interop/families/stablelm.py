@@ -1,4 +1,4 @@
-"""StableLM: a Llama with layer norms, of whose heads a quarter turns.
+"""StableLM: a Llama with layer norms and a quarter of rotary dimensions.
 
 Bellagente et al. 2024 (StableLM 2). Layout:
 https://huggingface.co/docs/transformers/model_doc/stablelm.
@@ -35,7 +35,7 @@ _TABLE = KeyTable(
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A StableLM whose sub-layers follow one another."""
+    """Returns a StableLM without parallel sub-layers."""
     fields.only(use_parallel_residual=False, qk_layernorm=False)
     fields = fields.filled(max_position_embeddings=4096, partial_rotary_factor=0.25)
     prefix = llama.prefix_of(tensors)
@@ -58,7 +58,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of a decoder, as StableLM's."""
+    """Returns the configuration of a decoder as StableLM."""
     config = model.config
     rope = rope_fields(config.positions, config.head_dim)
     part = rope["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
@@ -67,7 +67,7 @@ def fields(model: Model) -> dict[str, Any]:
         "architectures": ["StableLmForCausalLM"],
         **_TABLE.fields(config),
         **rope,
-        "partial_rotary_factor": part,  # read by what came before transformers 5
+        "partial_rotary_factor": part,  # read by versions before transformers 5
     }
 
 

@@ -1,4 +1,4 @@
-"""T5 and mT5, the first version and the gated one (1.1, Flan), and their encoders alone.
+"""T5 and mT5, the first version and the gated one (1.1, Flan), and encoders without decoders.
 
 Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transformers/model_doc/t5.
 """
@@ -22,7 +22,7 @@ from transformer_jax.models.config import Activation
 
 __all__ = ["FAMILIES"]
 
-# Under the name of the exact GELU lies the one by tanh.
+# T5's "gelu" is the tanh approximation.
 _FEED_FORWARD = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 _FEED_FORWARD |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
 _FEED_FORWARD["gated-gelu"] = ("gelu_tanh", True)
@@ -46,8 +46,8 @@ _TABLE = KeyTable(
 
 
 def t5(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A T5 of any version: the first one scales what its head reads."""
-    # Files of transformers 5 say it; before that, it was what tying meant.
+    """Returns a T5 of any version; the first one scales the input of its head."""
+    # A key since transformers 5; before, it was implied by tying.
     tied = fields.flag("tie_word_embeddings", True)
     default = tied and not fields.is_null("scale_decoder_outputs")
     scaled = fields.flag("scale_decoder_outputs", default)
@@ -55,12 +55,12 @@ def t5(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def mt5(fields: ConfigReader, tensors: Tensors) -> Model:
-    """An mT5, which never scales, whatever its configuration says of tying."""
+    """Returns an mT5, which never scales, regardless of tying in its configuration."""
     return _model(fields, tensors, "gated-gelu", scaled=False)
 
 
 def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled: bool) -> Model:
-    """An encoder-decoder, or an encoder where the configuration names that class."""
+    """Returns an encoder-decoder, or an encoder if the configuration names this class."""
     alone = _alone(fields)
     activation, gated = _activation(fields, feed_forward)
     layers = fields.whole("num_layers")
@@ -86,9 +86,9 @@ def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled:
 
 
 def _activation(fields: ConfigReader, usual: str) -> tuple[Activation, bool]:
-    """The activation and whether it is gated, as ``feed_forward_proj`` or its two parts say.
+    """Returns the activation and whether it is gated, from ``feed_forward_proj`` or its parts.
 
-    Newer files repeat the parts under keys of their own, and transformers believes those.
+    Newer files repeat the parts under separate keys, which take precedence in transformers.
     """
     activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, usual)
     if fields.values.get("dense_act_fn") is not None:
@@ -97,13 +97,13 @@ def _activation(fields: ConfigReader, usual: str) -> tuple[Activation, bool]:
 
 
 def _alone(fields: ConfigReader) -> bool:
-    """Returns whether a configuration has an encoder without a decoder."""
+    """Returns whether a configuration describes an encoder without a decoder."""
     names = fields.values.get("architectures")
     return isinstance(names, list) and any(str(name).endswith("EncoderModel") for name in names)
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and a head that is not tied."""
+    """Returns the mappings of embeddings, layers and an untied head."""
     config = model.config
     found = [TensorMapping("embedding/table", "shared.weight")]
     if not config.head.tie_word_embeddings:
@@ -147,10 +147,10 @@ def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[TensorMappi
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder-decoder or an encoder, as T5's."""
+    """Returns the configuration of an encoder-decoder or an encoder as T5."""
     config, both = model.config, model.kind == "encoder-decoder"
     ff = config.feed_forward
-    # The name of the exact one means the other where it is gated.
+    # If gated, "gelu" means the tanh approximation.
     theirs = {"gelu_tanh": "gelu_new", "gelu": "gelu_python" if ff.gated else "gelu"}
     activation = "gated-" * ff.gated + theirs.get(ff.activation, ff.activation)
     head = {
@@ -169,7 +169,7 @@ def fields(model: Model) -> dict[str, Any]:
 
 
 def _mt5_fields(model: Model) -> dict[str, Any]:
-    """The same as mT5's, which knows no scale."""
+    """Returns the configuration as mT5, which has no scale."""
     said = fields(model)
     names = [f"M{name}" for name in said["architectures"]]
     return {
@@ -185,11 +185,11 @@ _T5 = ModelFamily(
     mappings=mappings,
     fields=fields,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-    # An encoder may have been saved with all of the model that it is of.
+    # An encoder may have been saved with the complete model.
     unused=lambda model: (
         () if model.config.decoder_layers else (r"decoder\..*", r"lm_head\.weight")
     ),
-    # Both sides always read one table, whether the head is tied to it or not.
+    # Both sides always share one table, whether or not the head is tied to it.
     tied_names=lambda fields: (
         ("shared.weight", "encoder.embed_tokens.weight"),
         ("shared.weight", "decoder.embed_tokens.weight"),

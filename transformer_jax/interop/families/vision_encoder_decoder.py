@@ -1,4 +1,4 @@
-"""An encoder of images and a decoder with cross-attention, each as its own family has it.
+"""An image encoder and a decoder with cross-attention, each in the layout of its own family.
 
 Li et al. 2021 (TrOCR). Layout: https://huggingface.co/docs/transformers/model_doc/vision-encoder-decoder.
 """
@@ -34,7 +34,7 @@ def _part(
 
 
 def _within(tensors: Tensors, prefix: str) -> Tensors:
-    """The tensors whose names begin with a prefix, without it."""
+    """Returns the tensors with a prefix of their names, without it."""
     shapes = {
         name.removeprefix(prefix): shape
         for name, shape in tensors.shapes.items()
@@ -44,12 +44,12 @@ def _within(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
-    """A captioner."""
+    """Returns a captioner."""
     fields.only(tie_encoder_decoder=False)
     reads, encoder = _part(fields, "encoder", _ENCODERS, "vit")
     writes, decoder = _part(fields, "decoder", _DECODERS, "bert")
     image = reads.model(encoder, _within(tensors, "encoder."))
-    # A part of such a model is a decoder with cross-attention, whatever its keys say.
+    # The decoder of such a model has cross-attention, regardless of its keys.
     decoder = decoder.replaced(is_decoder=None, add_cross_attention=None)
     text = writes.model(decoder, _within(tensors, "decoder."))
     if image.prefix or image.task or text.kind != "decoder":
@@ -63,14 +63,14 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _parts(model: Model) -> tuple[Model, Model]:
-    """The encoder and the decoder as models of their own."""
+    """Returns the encoder and the decoder as separate models."""
     assert model.encoder is not None
     image = Model("image", model.encoder)
     return image, dataclasses.replace(model, kind="decoder", encoder=None)
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """The encoder, the decoder with its cross-attention, and a map between their widths."""
+    """Returns the mappings of encoder, decoder with cross-attention, and the map between widths."""
     image, text = _parts(model)
     found = [
         row._replace(name=f"encoder/{row.name}", hf_name=f"encoder.{row.hf_name}")
@@ -86,7 +86,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of both parts."""
+    """Returns the configuration of both parts."""
     image, text = _parts(model)
     decoder = {"is_decoder": True, "add_cross_attention": True}
     kind = image.config.image.distillation
@@ -101,9 +101,9 @@ def fields(model: Model) -> dict[str, Any]:
 
 
 def named(model: Model) -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     if model.encoder is None:
-        raise ConfigError("only an encoder of images with a decoder is such a model")
+        raise ConfigError("only an image encoder with a decoder has this form")
     return dataclasses.replace(model, prefix="transformer.")
 
 

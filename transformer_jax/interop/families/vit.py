@@ -48,7 +48,7 @@ _POOLED = KeyTable(
 
 
 def config_of(fields: ConfigReader, pooler: bool, distillation: str = "none") -> TransformerConfig:
-    """Returns the encoder that a configuration describes."""
+    """Returns the encoder described by a configuration."""
     table = _POOLED if pooler else _TABLE
     if pooler:
         fields.only(pooler_output_size=fields.whole("hidden_size"))
@@ -66,10 +66,10 @@ def config_of(fields: ConfigReader, pooler: bool, distillation: str = "none") ->
 
 
 def model(fields: ConfigReader, tensors: Tensors, name: str = "vit") -> Model:
-    """An encoder of images with the heads that are there."""
+    """Returns an image encoder with the heads in the files."""
     prefix = f"{name}." if tensors.has(f"{name}.embeddings.cls_token") else ""
     distilled = name == "deit"
-    # A model that learns from a teacher has two heads.
+    # A distilled model has two heads.
     heads = ("classifier.weight", *("cls_classifier.weight",) * distilled)
     labeled = any(map(tensors.has, heads))
     if not labeled:
@@ -82,7 +82,7 @@ def model(fields: ConfigReader, tensors: Tensors, name: str = "vit") -> Model:
     pooler = not labeled and tensors.has(f"{prefix}pooler.dense.weight")
     return Model(
         kind="image",
-        # A classifier reads the first vector as it is, whatever pooler it was saved with.
+        # A classifier reads the first vector directly, even if it was saved with a pooler.
         config=config_of(fields, pooler, second if distilled else "none"),
         prefix=prefix,
         task="classify" if labeled else None,
@@ -91,7 +91,7 @@ def model(fields: ConfigReader, tensors: Tensors, name: str = "vit") -> Model:
 
 
 def mappings(model: Model) -> list[TensorMapping]:
-    """Embeddings, layers and heads."""
+    """Returns the mappings of embeddings, layers and heads."""
     config, at = model.config, f"{model.prefix}embeddings."
     pixels = f"{at}patch_embeddings.projection"
     found = [
@@ -128,7 +128,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 
 def fields(model: Model, name: str = "vit") -> dict[str, Any]:
-    """The configuration of a model."""
+    """Returns the configuration of a model."""
     table = _POOLED if model.config.head.pooler else _TABLE
     teacher = "WithTeacher" if model.config.image.distillation == "head" else ""
     head = f"ForImageClassification{teacher}" if model.task else "Model"
@@ -141,7 +141,7 @@ def fields(model: Model, name: str = "vit") -> dict[str, Any]:
 
 
 def named(model: Model, name: str = "vit") -> Model:
-    """A model of ours with the prefix that its names have once published."""
+    """Returns the model with the prefix of published names."""
     return dataclasses.replace(model, prefix=f"{name}." if model.task else "")
 
 
