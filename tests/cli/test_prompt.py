@@ -222,7 +222,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         ((*of_files(), "--answer-template", "}"), 2, "--answer-template '}': Single '}'"),
         ((*of_files(), "--answer-template", "x"), 2, "has 0 fields, needs exactly one"),
         ((*of_files(), "--answer-template", "{land}{city}"), 2, "has 2 fields"),
-        ((*of_files(), "--template", "{output}"), 2, "must have the answer {output} once"),
+        ((*of_files(), "--template", "{output}"), 2, "must have the answer {output} exactly once"),
         (of_files("none.tsv"), 3, "--examples none.tsv: no such file"),
         ((*of_files(queries="x.txt"), *TEMPLATE), 2, "--queries x.txt: the name must end in .tsv"),
         (("--task", "in-context", "--template", "{land}"), 2, "its fields are rule, input, output"),

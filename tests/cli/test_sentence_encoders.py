@@ -293,7 +293,7 @@ def test_a_linked_directory_of_shards_does_not_lead_out(tmp_path):
 
 @pytest.mark.parametrize(("tensors", "what"), [
     (linear(np.int32), "linear.weight is I32: weights are"),
-    ({"linear.weight": np.full((5, 32), np.nan, np.float32)}, "holds NaN or infinity"),
+    ({"linear.weight": np.full((5, 32), np.nan, np.float32)}, "has NaN or infinity"),
 ])  # fmt: skip
 def test_weights_of_the_last_map_are_finite_numbers(encoder, tmp_path, run_command, tensors, what):
     folder = dense_encoder(encoder, tensors)
@@ -304,8 +304,8 @@ def test_weights_of_the_last_map_are_finite_numbers(encoder, tmp_path, run_comma
 
 
 @pytest.mark.parametrize(("tensors", "what"), [
-    ({"linear.weight": np.ones((5, 31), np.float32)}, "vectors of 32 do not fit"),
-    ({"other": np.ones(3, np.float32)}, "linear.weight and perhaps linear.bias are needed"),
+    ({"linear.weight": np.ones((5, 31), np.float32)}, "wrong for vectors of size 32"),
+    ({"other": np.ones(3, np.float32)}, "linear.weight and, optionally, linear.bias are needed"),
     ({}, "has neither model.safetensors"),
 ])  # fmt: skip
 def test_weights_of_the_last_map_that_do_not_fit_are_refused(
@@ -332,8 +332,8 @@ def test_weights_of_the_last_map_that_do_not_fit_are_refused(
     ({"1_Pooling/config.json": "[]"}, r"1_Pooling/config\.json: is damaged: not a JSON object"),
     ({"1_Pooling/config.json": b"\xff"}, r"1_Pooling/config\.json: is damaged: not JSON"),
     ({"1_Pooling/config.json": '{"pooling_mode_cls_token": 1}'}, "is '1', not true or false"),
-    ({"1_Pooling/config.json": '{"pooling_mode": 3}'}, "pooling_mode is '3': no name"),
-    ({"1_Pooling/config.json": '{"pooling_mode": []}'}, "no name"),
+    ({"1_Pooling/config.json": '{"pooling_mode": 3}'}, "pooling_mode is '3': not a name"),
+    ({"1_Pooling/config.json": '{"pooling_mode": []}'}, "not a name"),
     ({"sentence_bert_config.json": '{"max_seq_length": 0}'}, "max_seq_length is '0'"),
     ({"sentence_bert_config.json": '{"max_seq_length": true}'}, "max_seq_length is 'True'"),
     ({"sentence_bert_config.json": '{"do_lower_case": 1}'}, "do_lower_case is '1'"),

@@ -89,7 +89,7 @@ def test_without_known_directions_only_a_given_pivot_is_used():
     ("direction", "given", "message"),
     [
         ("a-c", "x", "--pivot x: not for a-c: the model does not know it: allowed are b, d"),
-        ("a-c", "a", "--pivot a: not for a-c: it is one of the two: allowed are b, d"),
+        ("a-c", "a", "--pivot a: not for a-c: it is one of the two languages: allowed are b, d"),
         ("c-a", "d", "the model was not trained on both steps: allowed are b$"),
         ("a-b", "c", "the model was not trained on both steps: allowed are none"),
     ],

@@ -102,8 +102,8 @@ def test_values_with_braces_are_values():
         ("{input!r} -> {output}", "must be a name"),
         ("{input:>5} -> {output}", "must be a name"),
         ("{input.x} -> {output}", "must be a name"),
-        ("{input} ->", "must have the answer {output} once"),
-        ("{output} -> {output}", "must have the answer {output} once"),
+        ("{input} ->", "must have the answer {output} exactly once"),
+        ("{output} -> {output}", "must have the answer {output} exactly once"),
     ],
 )
 def test_templates_are_checked(example, message):
@@ -233,14 +233,14 @@ def test_accuracy_by_choices_scores_them_with_their_blank():
 
 
 def test_accuracy_refuses_what_cannot_be():
-    with pytest.raises(DataError, match="no query"):
+    with pytest.raises(DataError, match="no queries"):
         accuracy(Fake(), SHOWN, [])
     with pytest.raises(DataError, match="no field 'output'"):
         accuracy(Fake(), SHOWN, [{"input": "France"}])
     with pytest.raises(DataError, match="8 examples are needed, but the pool has 4"):
         accuracy(Fake(), SHOWN, POOL)
     for shots in ((), (1, -1)):
-        with pytest.raises(ConfigError, match="each 0 or more"):
+        with pytest.raises(ConfigError, match="numbers from 0 are needed"):
             accuracy(Fake(), SHOWN, POOL, shots=shots)
 
 

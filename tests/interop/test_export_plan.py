@@ -122,7 +122,7 @@ def test_a_parameter_of_another_shape_is_never_written():
     params = params_of(model)
     params["encoder"]["positions"]["table"] = np.zeros((12, 63), np.float32)
     fit = choose_family(model)
-    with pytest.raises(CheckpointError, match=r"positions/table is \[12, 63\], and \[12, 64\]"):
+    with pytest.raises(CheckpointError, match=r"positions/table is \[12, 63\], but \[12, 64\]"):
         hf_tensors(fit.family, fit.model, params)
 
 

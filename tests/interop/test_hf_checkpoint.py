@@ -61,11 +61,11 @@ def test_a_tensor_that_is_not_finite_is_refused_by_every_door(tmp_path, capsys, 
         return found | {name: whole}
 
     path = folder_of("vit", tmp_path / "vit", tensors=holed)
-    with pytest.raises(CheckpointError, match=f"the tensor {name} holds NaN or infinity"):
+    with pytest.raises(CheckpointError, match=f"the tensor {name} has NaN or infinity"):
         open_hf_checkpoint(path).load()
     for command in (["verify", path], ["convert", path, tmp_path / "run"]):
         assert main([str(word) for word in command]) == 4
-        assert f"{name} holds NaN or infinity" in capsys.readouterr().err
+        assert f"{name} has NaN or infinity" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     fine = folder_of("vit", tmp_path / "fine")
     assert main(["verify", str(fine)]) == 0
@@ -241,7 +241,7 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rope_dim is 3"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rope_dim is 0"),
-     ("phi3_short", {"original_max_position_embeddings": None}, "a whole number is needed, or no"),
+     ("phi3_short", {"original_max_position_embeddings": None}, "an integer is needed, or no"),
      ("phi3_short", {"rope_parameters": {"long_factor": [1.0], "short_factor": [1.0]}},
       'rope_type is missing: factors are for "longrope"'),
      ("qwen2_late", {"layer_types": ["full_attention"] * 2}, "num_hidden_layers is 3"),
@@ -251,7 +251,7 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("gemma2", {"sliding_window": None}, "sliding_window is missing"),
      ("stablelm", {"use_parallel_residual": True}, "only false can be loaded"),
      ("stablelm", {"qk_layernorm": True}, "only false can be loaded"),
-     ("opt", {"word_embed_proj_dim": 16}, "only hidden_size, 32, can be loaded"),
+     ("opt", {"word_embed_proj_dim": 16}, "only hidden_size, 32, is supported"),
      ("opt", {"layer_norm_elementwise_affine": False}, "only true can be loaded")],
     ids=str,
 )  # fmt: skip

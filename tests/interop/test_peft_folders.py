@@ -63,7 +63,7 @@ STRANGE = [
     ([3, 3], "is \\[3, 3\\]: must be unique ids"),
     ({"lm_head": [3, 4]}, "names no tokens of transformer.wte"),
     ([3], "does not match the base"),
-    ([3, 999], "trains the row of token 999, and transformer.wte of the base has"),
+    ([3, 999], "trains the row of token 999, but transformer.wte of the base has"),
     ([3, 4], "with rows of 2 tokens"),
 ]
 
@@ -196,8 +196,8 @@ CONTRADICTIONS = [
     ({"use_dora": True}, "lacks its lora_magnitude_vector, but use_dora is true"),
     ({"r": 0}, "r and the values of rank_pattern must be integers of at least 1"),
     ({"r": True}, "r and the values of rank_pattern"),
-    ({"r": 3}, "rank 3 by adapter_config.json"),
-    ({"rank_pattern": {"q_proj": 3}}, "rank 3 by adapter_config.json"),
+    ({"r": 3}, "rank 3 in adapter_config.json"),
+    ({"rank_pattern": {"q_proj": 3}}, "rank 3 in adapter_config.json"),
     ({"rank_pattern": {"q_proj": 0}}, "integers of at least 1"),
     ({"rank_pattern": {"q_(proj": 2}}, "rank_pattern 'q_\\(proj'"),
     ({"alpha_pattern": {"q_proj": True}}, "must be numbers"),
@@ -291,7 +291,7 @@ def test_a_table_of_a_tied_model_that_was_saved_is_not_the_output_layer(tmp_path
     with pytest.raises(UserError, match="the file has two different ones"):
         merged("gpt2", write(tmp_path, FIELDS, {**tensors, TABLE: new, HEAD: old}))
     fields = {**FIELDS, "modules_to_save": ["lm_head"], "ensure_weight_tying": True}
-    with pytest.raises(UserError, match=r"includes transformer\.wte, and the file has no tensor"):
+    with pytest.raises(UserError, match=r"includes transformer\.wte, but the file has no tensor"):
         merged("gpt2", write(tmp_path, fields, {**tensors, HEAD: new}))
 
 

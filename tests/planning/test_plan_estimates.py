@@ -85,7 +85,7 @@ def test_rematerialization_and_micro_batches_need_less():
         ("gpt2-small, float32", "a100:8", True, "chunked", "needs half precision"),
         ("bert-base", "h200:8", True, "cudnn", ""),
         ("base", "v5e:2x4", True, "xla", "not both multiples of 128"),
-        ("base, asked", "h200:8", True, "chunked", "asked for"),
+        ("base, asked", "h200:8", True, "chunked", "requested"),
     ],
 )
 def test_an_attention_says_why_it_has_no_fused_kernel(name, target, training, kernel, why):

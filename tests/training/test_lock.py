@@ -57,7 +57,7 @@ def test_whoever_lives_on_this_machine_keeps_its_lock_however_long_it_is_silent(
     lk_record(tmp_path, pid=sleeper.pid, started=process_started(sleeper.pid), age=1e6)
     with pytest.raises(CheckpointError, match=f"process {sleeper.pid} on elsewhere"):
         RunLock(tmp_path).__enter__()
-    with pytest.raises(CheckpointError, match="writes nothing more"):
+    with pytest.raises(CheckpointError, match="no longer writes to it"):
         check_lock(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_a_lock_that_was_lost_is_noticed_whatever_became_of_it(
             lambda: run.write(run.config, {"a": 2}),
             lambda: MetricsLog(tmp_path / "metrics.jsonl"),
         ):
-            with pytest.raises(CheckpointError, match="writes nothing more"):
+            with pytest.raises(CheckpointError, match="no longer writes to it"):
                 write()
     log.close()
     assert run.read_config() == {"a": 1}

@@ -397,7 +397,7 @@ def test_tensorboard_is_optional(tmp_path, monkeypatch):
     assert any((tmp_path / "tensorboard").iterdir())
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["bad"] is None
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    with pytest.raises(ConfigError, match="tensorboardX is not installed"):
+    with pytest.raises(ConfigError, match="needs tensorboardX, which is not installed"):
         MetricsLog(tmp_path / "metrics.jsonl", tensorboard=tmp_path)
 
 

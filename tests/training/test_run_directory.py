@@ -41,7 +41,7 @@ def test_what_a_kill_left_before_anything_was_begun_is_in_nobodys_way(tmp_path, 
 @pytest.mark.parametrize("name", ["thesis.tex", "package-lock.json", "lock.json.old", "lock.jsonl"])
 def test_what_is_no_run_is_never_deleted(tmp_path, name):
     (tmp_path / name).write_text("x")
-    with pytest.raises(ConfigError, match="no run"):
+    with pytest.raises(ConfigError, match="not a run"):
         RunDirectory.create(tmp_path, overwrite=True)
     assert (tmp_path / name).exists()
 

@@ -127,7 +127,7 @@ class Lease(NoLease):
         if found.get("token") != token:
             raise CheckpointError(
                 f"{self.url}: no longer locked by this process: another one took it over, or "
-                f"{_NAME} was deleted; so this process writes nothing more to it: continue with "
+                f"{_NAME} was deleted; so this process no longer writes to it: continue with "
                 f"{command('resume', self.url)}"
             )
 

@@ -259,7 +259,7 @@ def check_lock(path: str | os.PathLike[str]) -> None:
     else:
         raise CheckpointError(
             f"{path}: no longer locked by this process: another process took over, or {LOCK} was "
-            f"deleted; so this process writes nothing more to it: continue with "
+            f"deleted; so this process no longer writes to it: continue with "
             f"{command('resume', path)}"
         )
 

@@ -35,8 +35,8 @@ class EvaluationConfig(Configuration, group="evaluation"):
 
     # Number of validation sentences per direction to translate greedily during training; 0 is none.
     sentences: Amount = 200
-    shown: Amount = 3  # number of them to print with references at each evaluation
-    num_beams: Count = 4  # for the test sets at the end; 1 is greedy search
+    shown: Amount = 3  # translations to print with references at each evaluation
+    num_beams: Count = 4  # beams for the test sets at the end; 1 is greedy search
     # Exponent of the length penalty of beams, also the default when the run is used; 0 prefers
     # short translations.
     length_penalty: NotNegative = 0.6
@@ -84,8 +84,8 @@ class SummaryEvaluation(Configuration, group="evaluation"):
     """Settings of summaries in validation and at the end of training."""
 
     texts: Amount = 100  # validation texts to summarize greedily during training; 0 is none
-    shown: Amount = 1  # number of them to print with references at each evaluation
-    num_beams: Count = 4  # for the test texts at the end; 1 is greedy search
+    shown: Amount = 1  # summaries to print with references at each evaluation
+    num_beams: Count = 4  # beams for the test texts at the end; 1 is greedy search
     # Maximum length of a summary in tokens, also when the run is used; None is derived from the
     # training summaries.
     max_length: Count | None = None
@@ -110,8 +110,8 @@ class CaptionEvaluation(Configuration, group="evaluation"):
     """Settings of captions in validation and at the end of training."""
 
     captions: Amount = 200  # validation pictures to describe greedily during training; 0 is none
-    shown: Amount = 3  # number of them to print with a reference at each evaluation
-    num_beams: Count = 4  # for the test sets at the end; 1 is greedy search
+    shown: Amount = 3  # captions to print with a reference at each evaluation
+    num_beams: Count = 4  # beams for the test sets at the end; 1 is greedy search
     # Exponent of the length penalty of beams, also the default when the run is used.
     length_penalty: NotNegative = 0.6
     # Maximum length of a caption in tokens, also when the run is used; None is the limit of
