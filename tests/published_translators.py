@@ -18,13 +18,13 @@ COLORS, ANIMALS = ("red", "blue", "big", "old"), ("dog", "cat", "fish", "bird")
 WORDS = [*COLORS, *ANIMALS, "the", "came", "it", "saw", "a", ".", "summarize", ":"]
 
 
-def write(name, folder):
-    """A folder of Hugging Face with random weights and a tokenizer of words."""
+def write(name, folder, words=WORDS):
+    """A folder of Hugging Face with random weights and a tokenizer of ``words``, and others."""
     layouts.write(name, folder)
     size = layouts.LAYOUTS[name]["config"]["vocab_size"]
     first, last, around = SPECIAL[name]
-    rest = [f"w{i}" for i in range(size)][: size - len(first) - len(WORDS) - len(last)]
-    tokens = [*first, *WORDS, *rest, *last]
+    rest = [f"w{i}" for i in range(size)][: size - len(first) - len(words) - len(last)]
+    tokens = [*first, *words, *rest, *last]
     model = tokenizers.models.WordLevel({t: i for i, t in enumerate(tokens)}, unk_token="<unk>")
     made = tokenizers.Tokenizer(model)
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -106,7 +106,8 @@ def describe_unknown(name: str, *sides: Side) -> str:
         if share > _REFUSED and "unknown" not in _allowed.get():
             raise DataError(
                 f"{said}: choose a tokenizer that knows them (--tokenizer.kind bpe knows every "
-                f"character), or allow them with --tokenizer.allow-unknown"
+                f"character; a run with init_from keeps that of its start), or allow them with "
+                f"--tokenizer.allow-unknown"
             )
         log(f"warning: {said}: the model cannot read or write them")
     parts = (f"{side.name} {share:.1%}".lstrip() for side, share in shares)
@@ -184,7 +185,8 @@ def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> N
     if len(lost) > _REFUSED * len(known) and "lossy" not in _allowed.get():
         raise DataError(
             f"{said}: choose a tokenizer that restores them (--tokenizer.kind bpe restores every "
-            f"text), or allow this with --tokenizer.allow-lossy"
+            f"text; a run with init_from keeps that of its start), or allow this with "
+            f"--tokenizer.allow-lossy"
         )
     log(f"warning: {said}")
 
