@@ -54,7 +54,7 @@ def _sum_and_exchange(x: Array, over: str, dimension: int) -> Array:
 def _sum_in_stages(x: Array, over: str, dimension: int) -> Array:
     """Computes ``psum_scatter`` in stages: four neighbours, then every fourth device, and so on.
 
-    Each stage completes one digit of a device's index. Its parts are outermost in memory.
+    Each stage handles one digit of a device's index, whose axis is moved to the front.
     """
     devices = lax.axis_size(over)
     digits = _digits(devices)
