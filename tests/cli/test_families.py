@@ -207,6 +207,12 @@ def test_a_mistake_is_one_line(given, message, capfd):
     assert message in err
 
 
+@pytest.mark.parametrize("command", ["resume", "evaluate", "translate", "describe"])
+def test_a_missing_run_has_one_message_and_one_exit_code(command, capfd):
+    assert main([command, "runs/none"]) == 4
+    assert capfd.readouterr().err == "error: runs/none: no such run directory\n"
+
+
 @pytest.mark.parametrize(
     "command", ["train", "resume", "evaluate", "finetune", "pretrain", "align"]
 )

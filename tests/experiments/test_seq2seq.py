@@ -472,7 +472,6 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         (["train", "--config"], "--config needs a file"),
         (["train", "base", "--mesh.fspd", "2"], "--mesh.fsdp"),
         (["train", "base", "--training.steps", "many"], "many"),
-        (["evaluate", "run", "--source", "x"], "run: no such run directory"),
         (["resume"], "needs a run directory"),
     ],
 )
