@@ -501,7 +501,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
         ),
         ("word-vectors", ["bank", "a bank", "--output", "a.txt"], 2, "ends in .html"),
         ("probe", ["none.tsv"], 3, "probe none.tsv: no such file"),
-        ("probe", ["a.txt"], 2, "the name does not tell the format"),
+        ("probe", ["{lines}"], 2, "the name does not tell the format"),
         ("probe", ["a.tsv", "--limit", "1"], 2, "--limit is 1: at least 2"),
         ("probe", ["a.tsv", "--output", "a.txt"], 2, "--output a.txt: the name ends in .png"),
     ],

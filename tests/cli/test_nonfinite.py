@@ -61,10 +61,10 @@ def test_parameters_that_are_no_numbers_are_refused_at_loading(
     run = with_params(trained_run, tmp_path / "run", holed(value))
     code, lines, err = run_command("translate", run, text="a\n")
     assert (code, lines) == (4, [""])
-    assert "holds NaN or infinity: use another checkpoint" in err
+    assert "contains NaN or infinity: use another checkpoint" in err
     code, lines, err = run_command("verify", run)
     assert code == 4
-    assert "holds NaN or infinity" in lines[0]
+    assert "contains NaN or infinity" in lines[0]
 
 
 @pytest.mark.parametrize(
