@@ -11,8 +11,11 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.parity import layouts
-from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.inference.images import ImagePredictor
+from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigError
+from transformer_jax.data.images.preprocessing import Preprocessing
+from transformer_jax.data.images.store import Pictures
+from transformer_jax.inference.images import ImagePredictor, picture_batches
+from transformer_jax.interop.hf_run_directory import preprocessor_fields
 
 NAMES = ("vit", "vit_bare")
 HOW = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 32, "width": 32}}
@@ -123,6 +126,28 @@ def test_what_cannot_be_is_refused_by_name(published, tmp_path, change, said):
     with pytest.raises(CheckpointError, match=said) as error:
         ImagePredictor(folder)
     assert "\n" not in str(error.value)
+
+
+def test_floating_point_pixels_must_be_normalized():
+    form = Pictures(4, 3, Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.25,)))
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 4, 4, 3), np.uint8)
+    normal = form.preprocessing.normalized(pixels)
+    for accepted in (pixels, normal, 3 * normal):
+        [(batch, count)] = picture_batches(form, accepted)
+        assert (batch.shape, count) == ((1, 4, 4, 3), 1)
+    for raw in (pixels.astype(np.float32), pixels.astype(np.float64)[0]):
+        with pytest.raises(ArgumentError, match=r"floating-point pixels up to 2\d\d, but normal"):
+            list(picture_batches(form, raw))
+
+
+def test_the_settings_of_a_processor_of_images_and_texts_are_read(tmp_path):
+    assert preprocessor_fields(tmp_path) is None
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(HOW))
+    both = tmp_path / "processor_config.json"
+    both.write_text(json.dumps({"processor_class": "CLIPProcessor"}))
+    assert preprocessor_fields(tmp_path) == HOW
+    both.write_text(json.dumps({"image_processor": {**HOW, "resample": 3}}))
+    assert preprocessor_fields(tmp_path) == {**HOW, "resample": 3}
 
 
 @pytest.mark.slow

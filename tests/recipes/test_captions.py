@@ -13,7 +13,7 @@ from PIL import Image
 import transformer_jax as tj
 from tests.cli.conftest import language_run
 from transformer_jax.cli.main import main
-from transformer_jax.core.errors import ArgumentError, DataError
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -104,6 +104,10 @@ def test_commands_write_captions_and_heat_maps(run, pictures, capfd, tmp_path):
         == 0
     )
     assert len(capfd.readouterr().out.splitlines()) == 2
+    with listed.open("a") as file:
+        file.write("nowhere.png\n")
+    assert main(["caption", str(run), "--input", str(listed)]) == 3
+    assert f"{listed}:3: nowhere.png: No such file" in capfd.readouterr().err
     text = page.read_text()
     assert "data:image/png;base64," in text  # captions of nothing learnt may be empty
     assert "http" not in text
@@ -132,6 +136,8 @@ def test_files_and_pixels_give_the_same_captions(run, pictures):
     maps = describe.heat_maps(files[0], "it is red")
     assert maps.words == ("it", "is", "red", "⏎")
     assert maps.weights.shape == (1, 2, 4, 2, 2)
+    with pytest.raises(ConfigError, match="generation_config hf is not available for captions"):
+        describe(files, generation_config="hf")
     for wrong in (3, [3], np.zeros((2, 2))):
         with pytest.raises((ArgumentError, DataError)):
             describe(wrong)

@@ -1,7 +1,6 @@
 """Settings that recipes of pictures have in common, and the pictures that are scored."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -19,7 +18,8 @@ from transformer_jax.models.presets import vit
 from transformer_jax.recipes.captions import CaptionRun, Captions
 from transformer_jax.recipes.clip import Clip, ClipRun
 from transformer_jax.recipes.given import settings_given
-from transformer_jax.recipes.images import ImageRun, Images, _as_in_start
+from transformer_jax.recipes.images import ImageRun, Images
+from transformer_jax.recipes.initial_labels import as_in_start
 from transformer_jax.recipes.pictures import scored_pictures
 from transformer_jax.recipes.tasks.caption_task import CaptionBatches, PictureSettings, captioning
 from transformer_jax.recipes.tasks.contrast_task import Towers, contrast
@@ -119,12 +119,14 @@ def test_pictures_are_changed_at_random_in_training_alone(name):
     assert not any(one.tobytes() in plain for one in pictures(made.train, 0))
 
 
-def test_labels_of_the_same_names_keep_their_rows():
-    config = {"task": {"labels": ["cat", "dog", "fox"]}}
-    directory = types.SimpleNamespace(read_config=lambda: config)
-    start, run = types.SimpleNamespace(directory=directory), types.SimpleNamespace(init_from="x")
-    assert _as_in_start(run, start, ("cat", "dog", "fox")) == ("cat", "dog", "fox")
-    assert _as_in_start(run, start, ("ant", "cat", "dog")) == ("cat", "dog", "ant")
-    assert _as_in_start(run, start, ("ant", "bee", "fox")) == ("ant", "bee", "fox")
+def test_labels_of_the_same_names_keep_their_rows(capfd):
+    def order(*labels):
+        return as_in_start("x", ("cat", "dog", "fox"), labels, "--reinit-head")
+
+    assert order("cat", "dog", "fox") == ("cat", "dog", "fox")
+    assert not capfd.readouterr().err
+    assert order("ant", "cat", "dog") == ("cat", "dog", "ant")
+    assert "other labels of x: ant from fox; --reinit-head" in capfd.readouterr().err
+    assert order("ant", "bee", "fox") == ("ant", "bee", "fox")
     with pytest.raises(ConfigError, match="has a head of 3 labels"):
-        _as_in_start(run, start, ("ant", "bee"))
+        order("ant", "bee")

@@ -1,7 +1,6 @@
 """``transformer-jax caption``: the captions of pictures."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,13 +142,13 @@ class Caption(CaptionFlags, PredictionCommand):
             ConfigError: No pictures are given.
             DataError: A folder has no pictures, or the list cannot be read.
         """
-        from transformer_jax.data.images.sources import find_pictures
+        from transformer_jax.cli.pictures import picture_paths
         from transformer_jax.data.text import read_lines
 
+        given = [(f"picture {n}", path) for n, path in enumerate(self.images, 1)]
         listed = [] if self.input is None else [*read_lines(self.input, "--input")]
-        found = []
-        for path in (*self.images, *(line for line in listed if line.strip())):
-            found += find_pictures(path) if os.path.isdir(path) else [path]
+        given += [(f"{self.input}:{n}", line) for n, line in enumerate(listed, 1) if line.strip()]
+        found = list(picture_paths(given))
         if not found:
             raise ConfigError("caption needs pictures: caption RUN a.png b.jpg, or --input LIST")
         return found

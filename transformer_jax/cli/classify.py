@@ -39,8 +39,9 @@ class Classify(PredictionCommand):
     classifier, or of a model of images and texts (then --labels is needed)."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts; without any, the lines of standard input. A tab separates the two texts of a pair. For
-    an image classifier: paths of pictures. For a reward model, a text may be {"prompt": "...",
-    "completion": "..."}, or a conversation that ends with an answer, {"messages": [...]}."""
+    an image classifier: pictures, or folders of them. For a reward model, a text may be
+    {"prompt": "...", "completion": "..."}, or a conversation that ends with an answer,
+    {"messages": [...]}."""
     labels: tuple[str, ...] = ()
     """Labels to choose from, for a model of images and texts."""
     template: str | None = None

@@ -1,7 +1,8 @@
 """Pictures as input of commands that read texts: paths instead of lines."""
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ __all__ = [
     "classify_pictures",
     "compares_pictures",
     "embed_pictures",
+    "picture_paths",
     "reads_pictures",
     "search_pictures",
 ]
@@ -79,6 +81,8 @@ def search_pictures(command: Any) -> int:
 def classify_pictures(command: Any) -> int:
     """Prints a line per picture with its label and the probability.
 
+    The pictures of a folder are in the order of their paths.
+
     Args:
         command: The flags of ``classify``.
     """
@@ -88,9 +92,9 @@ def classify_pictures(command: Any) -> int:
     labels, tell = _labels(command)
     if command.all:
         write("label", "probability", *labels)
-    for window in windows(given_lines(command.texts), min(command.buffer_size, _BATCH)):
-        paths = [_named(name, text) for name, text in window]
-        for row in tell(paths):
+    given = ((name, _named(name, text)) for name, text in given_lines(command.texts))
+    for window in windows(picture_paths(given), min(command.buffer_size, _BATCH)):
+        for row in tell(window):
             write(*command.cells("classify", labels, row))
         sys.stdout.buffer.flush()
     return 0
@@ -104,12 +108,17 @@ def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
             model.
     """
     if compares_pictures(command.run):
-        from transformer_jax.inference.image_texts import TEMPLATE, ImageTextPredictor
+        from transformer_jax.inference.image_texts import (
+            TEMPLATE,
+            ImageTextPredictor,
+            check_labels,
+        )
 
         if not command.labels:
             raise ConfigError(f"{command.run} has no labels: give --labels")
-        texts, template = ImageTextPredictor(command.run, command.checkpoint), command.template
-        template = TEMPLATE if template is None else template
+        template = TEMPLATE if command.template is None else command.template
+        check_labels(command.labels, template)
+        texts = ImageTextPredictor(command.run, command.checkpoint)
         return command.labels, lambda paths: texts.probabilities(paths, command.labels, template)
     from transformer_jax.inference.images import ImagePredictor
 
@@ -177,7 +186,29 @@ def _paths(file: Path) -> Iterator[str]:
 
     if file.is_dir():
         return iter(find_pictures(str(file)))
-    return (path for line in file_lines(file, "embed") if (path := line.strip()))
+    lines = enumerate(file_lines(file, "embed"), 1)
+    return picture_paths((f"{file}:{n}", path) for n, line in lines if (path := line.strip()))
+
+
+def picture_paths(given: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields the paths of pictures; those of a folder are sorted, with its subfolders.
+
+    Args:
+        given: Paths of pictures and folders, each after the place where it is listed.
+
+    Raises:
+        DataError: There is no such file, or a folder has no pictures; the message names the place.
+    """
+    from transformer_jax.core.storage.urls import url_of
+    from transformer_jax.data.images.sources import find_pictures
+
+    for place, path in given:
+        if os.path.isdir(path):
+            yield from find_pictures(path)
+        elif os.path.lexists(path) or url_of(path) is not None:
+            yield path
+        else:
+            raise DataError(f"{place}: {path}: No such file or directory")
 
 
 def _batches(paths: Iterator[str]) -> Iterator[list[Any]]:

@@ -24,6 +24,7 @@ from transformer_jax.inference.captioner import ImageCaptioner, Picture
 from transformer_jax.inference.generation_settings import (
     changes_of,
     generated,
+    refuse_hf,
     search_settings,
     warn_if_limited,
 )
@@ -114,6 +115,7 @@ class CaptionPredictor(Predictor):
         Raises:
             ConfigError: A setting is unknown or out of range.
         """
+        refuse_hf(generation_config, "captions")
         return TRANSLATION.changed(**self._usual | changes_of(generation_config, settings))
 
     def attention(self, image: Image, target: str | None = None, **settings: Any) -> TextAttention:

@@ -29,6 +29,7 @@ from transformer_jax.inference.generation_settings import (
     changes_of,
     generated,
     is_hf,
+    refuse_hf,
     request_of,
     requests_of,
     search_settings,
@@ -357,8 +358,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         for name in ("num_beams", "num_return_sequences"):
             if changes.get(name, 1) != 1:
                 raise ConfigError(f"{name}: an answer is one text, sampled or greedy: leave it out")
-        if is_hf(generation_config):
-            raise ConfigError("generation_config hf is not available for answers: leave it out")
+        refuse_hf(generation_config, "answers")
         request = request_of("", changes)
         if self._chat is None:
             from transformer_jax.inference.chats import answering

@@ -21,6 +21,7 @@ __all__ = [
     "changes_of",
     "generated",
     "is_hf",
+    "refuse_hf",
     "request_of",
     "requests_of",
     "search_settings",
@@ -45,6 +46,26 @@ def is_hf(generation_config: object) -> bool:
             f"generation_config is {generation_config!r}: must be None, 'hf' or a GenerationConfig"
         )
     return generation_config == "hf"
+
+
+def refuse_hf(generation_config: object, what: str) -> None:
+    """Refuses the search of transformers for models that do not have it.
+
+    Args:
+        generation_config: The argument of a call.
+        what: The generated texts, such as "captions".
+
+    Raises:
+        ConfigError: The configuration is ``"hf"``.
+
+    Example:
+        >>> refuse_hf("hf", "captions")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ConfigError: generation_config hf is not available for ...
+    """
+    if is_hf(generation_config):
+        raise ConfigError(f"generation_config hf is not available for {what}: leave it out")
 
 
 def changes_of(generation_config: ConfigChoice, settings: Mapping[str, Any]) -> dict[str, Any]:

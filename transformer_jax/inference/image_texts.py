@@ -21,10 +21,28 @@ from transformer_jax.inference.retrieval import TextReader, retrieval_scores
 from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.parallel.inference import MeshProgram
 
-__all__ = ["TEMPLATE", "ImageTextPredictor"]
+__all__ = ["TEMPLATE", "ImageTextPredictor", "check_labels"]
 
 TEMPLATE = "a picture of a {}"
 _BATCH = 64  # texts at a time
+
+
+def check_labels(labels: Sequence[str], template: str) -> None:
+    """Refuses labels, or a template of their texts, that cannot be used.
+
+    Raises:
+        ConfigError: There are no labels, a label is empty or repeated, or the template has no
+            ``{}``.
+
+    Example:
+        >>> check_labels(["cat", "dog"], "a picture of a {}")
+    """
+    if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+        raise ConfigError("labels: at least one is needed, each once")
+    if not all(label.strip() for label in labels):
+        raise ConfigError("labels: a label is empty: leave it out")
+    if "{}" not in template:
+        raise ConfigError(f"template is {template!r}: it needs {{}} in place of the label")
 
 
 class ImageTextPredictor(Predictor):
@@ -114,12 +132,7 @@ class ImageTextPredictor(Predictor):
         self, images: Any, labels: Sequence[str], template: str = TEMPLATE
     ) -> Float[np.ndarray, "B C"]:
         """Returns the probability of each label for each picture; see :meth:`__call__`."""
-        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
-            raise ConfigError("labels: at least one is needed, each once")
-        if not all(label.strip() for label in labels):
-            raise ConfigError("labels: a label is empty: leave it out")
-        if "{}" not in template:
-            raise ConfigError(f"template is {template!r}: it needs {{}} in place of the label")
+        check_labels(labels, template)
         vectors = jnp.asarray(np.atleast_2d(self.embed_images(images)))
         texts = self.embed_texts([template.replace("{}", label) for label in labels])
         each = np.asarray(self.model.similarities(vectors, jnp.asarray(texts)), np.float64)

@@ -28,6 +28,7 @@ from transformer_jax.parallel.inference import MeshProgram
 __all__ = ["ImagePredictor", "is_single", "picture_batches", "pictures_of", "pixels_of"]
 
 _BATCH = 64  # pictures at a time
+_FAR = 16  # times the largest normalized pixel: noise is nearer, pixels up to 255 are farther
 
 
 class ImagePredictor(Predictor):
@@ -152,9 +153,27 @@ def picture_batches(form: Pictures, images: Any) -> Iterator[tuple[Any, int]]:
         return
     given = pixels_of(images)
     pixels = given if given.ndim == 4 else given[None]
-    if np.issubdtype(given.dtype, np.integer):
+    if not np.issubdtype(given.dtype, np.integer):
+        _refuse_raw(given, form.preprocessing)
+    else:
         pixels = form.preprocessing.normalized(pixels.astype(np.uint8))
     yield jnp.asarray(pixels, jnp.float32), len(pixels)
+
+
+def _refuse_raw(pixels: np.ndarray, preprocessing: Preprocessing) -> None:
+    """Refuses floating-point pixels that are far outside the range of normalized ones.
+
+    Raises:
+        ArgumentError: They are probably pixels from 0 to 255.
+    """
+    ends = preprocessing.normalized(np.array([[[0] * pixels.shape[-1], [255] * pixels.shape[-1]]],
+                                             np.uint8))  # fmt: skip
+    largest = float(np.abs(pixels.astype(np.float32)).max())
+    if largest > _FAR * float(np.abs(ends).max()):
+        raise ArgumentError(
+            f"images hold floating-point pixels up to {largest:g}, but normalized pixels of this "
+            f"model are between {ends.min():.3g} and {ends.max():.3g}: pass integers from 0 to 255"
+        )
 
 
 def _paths_of(images: Any) -> list[str] | None:

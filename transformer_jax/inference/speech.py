@@ -19,6 +19,7 @@ from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.generation_settings import (
     changes_of,
     generated,
+    refuse_hf,
     search_settings,
     warn_if_limited,
 )
@@ -113,6 +114,7 @@ class SpeechPredictor(Predictor):
         """
         one = isinstance(speech, str | os.PathLike | np.ndarray)
         given: Iterable[Speech] = [speech] if one else speech  # type: ignore[list-item, assignment]
+        refuse_hf(generation_config, "transcripts")
         changes = changes_of(generation_config, settings)
         search = TRANSLATION.changed(**self._usual | changes)
         recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]

@@ -158,12 +158,17 @@ class HFRunDirectory(RunDirectory):
 def preprocessor_fields(path: Path) -> dict[str, Any] | None:
     """Returns the settings of image preprocessing: size, mean of pixels and so on.
 
-    None if the folder has no such settings.
+    As in transformers, ``image_processor`` in ``processor_config.json``, which processors of images
+    and texts write, goes before ``preprocessor_config.json``. None if the folder has neither.
 
     Raises:
-        CheckpointError: The file is damaged.
+        CheckpointError: A file is damaged.
     """
-    file = path / "preprocessor_config.json"
+    both, file = path / "processor_config.json", path / "preprocessor_config.json"
+    if os.path.lexists(both):
+        found = read_config(both).values.get("image_processor")
+        if isinstance(found, dict):
+            return found
     return read_config(file).values if os.path.lexists(file) else None
 
 

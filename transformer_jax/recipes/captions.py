@@ -11,7 +11,7 @@ from transformer_jax.core.config_fields import Flag, Rate
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
-from transformer_jax.data.images.captions import CaptionData, open_captions
+from transformer_jax.data.images.captions import CaptionData, open_captions, own_captions
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.evaluation.words import Tokenize, check_tokenize
 from transformer_jax.models.config import (
@@ -380,6 +380,7 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
         CaptionRun(
             encoder=vit(192, 12, dropout=0.1),
             model=_decoder(192, 4, 3, 0.1, 128),
+            data=own_captions(),
             tokenizer=TokenizerConfig(vocab_size=None),
             optimizer=OptimizerConfig(
                 learning_rate=1e-3, schedule=ScheduleConfig("cosine", warmup_steps=None)

@@ -11,7 +11,7 @@ from transformer_jax.core.config_fields import Configuration, Count, Flag
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
-from transformer_jax.data.images.captions import CaptionData, open_captions
+from transformer_jax.data.images.captions import CaptionData, open_captions, own_captions
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -278,6 +278,7 @@ _OWN = ClipRun(
     model=_texts(256, 6, 4, 77, 0.0),
     encoder=_images(192, 12, 3),
     contrast=ContrastConfig(projection_dim=256),
+    data=own_captions(),
     augmentation=Augmentation(crop="resized", area=(0.5, 1.0)),
     tokenizer=TokenizerConfig(vocab_size=None),
     optimizer=_optimizer(1e-3, None),

@@ -20,6 +20,7 @@ from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
+from transformer_jax.recipes.initial_labels import as_in_start
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import (
     Adapted,
@@ -159,7 +160,7 @@ class Finetuning(Recipe):
         if isinstance(data.train, Questions):
             labels = ("answer",) if all(data.train.answers) else ("answer", "none")
         if start is not None:
-            _check_labels(run, start, len(labels))
+            labels = _as_in_start(run, start, labels)
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
@@ -319,22 +320,26 @@ def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
     )
 
 
-def _check_labels(run: FinetuneRun, start: "Initial", labels: int) -> None:
-    """Refuses a start whose head has a different number of labels."""
+def _as_in_start(run: FinetuneRun, start: "Initial", labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the labels in the order of the start's head; refuses another number of outputs."""
 
     def outputs(kind: str, labels: int) -> int:
         return {"regress": 1, "qa": 2}.get(kind, labels)
 
     if start.family not in FINE_TUNED or run.task.reinit_head:
-        return
+        return labels
     task = task_of(start.directory)
     there = outputs(task["kind"], len(task.get("labels", [])))
-    here = outputs(run.task.kind, labels)
+    here = outputs(run.task.kind, len(labels))
     if there != here:
         raise ConfigError(
             f"task.init_from: {run.task.init_from} has a head of {plural(there, 'output')}, and "
             f"this run needs {here}: add --task.reinit-head"
         )
+    if run.task.init_from is None or {task["kind"], run.task.kind} & {"regress", "qa"}:
+        return labels
+    before = tuple(task.get("labels", ()))
+    return as_in_start(run.task.init_from, before, labels, "--task.reinit-head")
 
 
 def _all_texts(part: "Labeled") -> list[str]:

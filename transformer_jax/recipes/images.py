@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_fields import Configuration, Count, Flag, Rate
-from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.data import ImageData, ImageSplits, open_images, open_table
 from transformer_jax.data.images.preprocessing import Preprocessing
@@ -108,13 +108,15 @@ class Images(Recipe):
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
         """Returns the run with the labels of its pictures, which must match the start's head."""
+        from transformer_jax.recipes.initial_labels import as_in_start
         from transformer_jax.recipes.tasks.image_task import label_numbers, picture_labels
 
         labels = picture_labels(data)
         for part in data.parts:
             label_numbers(part, labels)  # refuses unknown labels
         if start is not None and not run.reinit_head:
-            labels = _as_in_start(run, start, labels)
+            before = (start.directory.read_config().get("task") or {}).get("labels", ())
+            labels = as_in_start(run.init_from, tuple(before), labels, "--reinit-head")
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
 
     def make_task(self, run: Any, directory: "RunDirectory", tokenizer: Any, data: Any) -> "Task":
@@ -192,24 +194,6 @@ class Images(Recipe):
             return make_model("image", config, rngs=rngs)
         labels = len(task.get("labels", []))
         return make_model("image", config, task="classify", labels=labels, rngs=rngs)
-
-
-def _as_in_start(run: Any, start: Any, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the labels in the order of the start's head; new labels fill its free rows.
-
-    Raises:
-        ConfigError: The head has a different number of labels.
-    """
-    there = tuple((start.directory.read_config().get("task") or {}).get("labels", ()))
-    if not there:
-        return labels
-    if len(there) != len(labels):
-        raise ConfigError(
-            f"init_from: {run.init_from} has a head of {plural(len(there), 'label')}, and this run "
-            f"needs {len(labels)}: add --reinit-head"
-        )
-    others = (label for label in labels if label not in there)
-    return tuple(label if label in labels else next(others) for label in there)
 
 
 def _cache(run: Any, directory: "RunDirectory") -> Path:

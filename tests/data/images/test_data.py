@@ -11,12 +11,16 @@ from PIL import Image
 
 from transformer_jax.cli.caption import Caption
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images
+from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images, open_table
+from transformer_jax.data.images.overlap import overlap
 from transformer_jax.data.images.sources import ArrayPictures, find_pictures
 from transformer_jax.data.images.store import Pictures, build_image_store
 from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.recipes.captions import Captions
+from transformer_jax.recipes.clip import Clip
+from transformer_jax.recipes.images import Images
 
 RNG = np.random.default_rng(0)
 ALL = ImageReadOptions(validation_size=0.0)
@@ -60,6 +64,53 @@ def test_folders_of_splits(classes):
         (root / split).symlink_to(classes)
     splits = open_images(ImageData(str(root)))
     assert [len(part) for part in (splits.train, splits.valid, splits.tests["test"])] == [20] * 3
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for label in ("train", "test"):
+        for i in range(2):
+            picture(tmp_path / label / f"{i}.png")
+    splits = open_images(ImageData(str(tmp_path), read=ALL))
+    assert (set(splits.train.texts), splits.tests) == ({"train", "test"}, {})
+
+
+def test_evaluation_needs_one_split(classes):
+    root = classes.parent / "splits"
+    root.mkdir()
+    for split in ("train", "test"):
+        (root / split).symlink_to(classes)
+    with pytest.raises(DataError, match=r"2 splits \(.*train, .*test\): name one of them"):
+        open_table(str(root), ALL, "--data.images")
+    assert len(open_table(str(root / "test"), ALL, "--data.images")) == 20
+
+
+def test_pictures_of_tests_that_are_trained_on_are_counted(classes):
+    other = classes.parent / "other" / "cat"
+    other.mkdir(parents=True)
+    picture(other / "new.png")
+    for i in range(3):  # under other names
+        (other / f"copy {i}.png").write_bytes((classes / "dog" / f"{i}.png").read_bytes())
+    images = ImageData(str(classes), test=str(other.parent), read=ALL)
+    said = f"{other.parent}: 3 of 4 pictures are also in the training data"
+    assert open_images(images).overlaps == (said,)
+    for path in other.glob("copy*"):
+        path.unlink()
+    assert not open_images(images).overlaps
+    pixels = RNG.integers(0, 256, (6, 3, 3), np.uint8)
+    np.savez(classes.parent / "a.npz", x=pixels[:4], y=np.arange(4))
+    np.savez(classes.parent / "b.npz", x=pixels[3:], y=np.arange(3))
+    train, test = (read_images(str(classes.parent / f"{name}.npz")) for name in "ab")
+    assert overlap(train, test).endswith("b.npz: 1 of 3 pictures are also in the training data")
+
+
+def test_captions_and_labels_of_one_table(tmp_path):
+    picture(tmp_path / "a.png")
+    (tmp_path / "a.csv").write_text("file_name,label,caption\na.png,cat,a black cat\n")
+    named = Captions().runs["captions"][1].data.read, Clip().runs["clip"][1].data.read
+    wanted = {"a black cat": named, "cat": (Images().runs["vit"][1].data.read, ImageReadOptions())}
+    for text, options in wanted.items():
+        for read in options:
+            assert open_table(str(tmp_path / "a.csv"), read, "").texts == [text]
 
 
 def write_table(path, rows):

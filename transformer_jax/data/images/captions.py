@@ -17,7 +17,7 @@ from transformer_jax.data.images.data import (
 from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.tables import ImageTable
 
-__all__ = ["CaptionData", "open_captions", "references", "scenes_table"]
+__all__ = ["CaptionData", "open_captions", "own_captions", "references", "scenes_table"]
 
 TEST_SCENES = 1000  # pictures in each non-training split of the built-in corpus
 
@@ -38,6 +38,11 @@ class CaptionData(ImageData):
                 f"data is given in more than one way (data.corpus, data.{files[0]}): keep one, and "
                 f"set the other to None"
             )
+
+
+def own_captions() -> CaptionData:
+    """Returns the data settings of named runs for pictures and captions of users."""
+    return CaptionData(read=ImageReadOptions(text_kind="caption"))
 
 
 def open_captions(data: CaptionData) -> ImageSplits:

@@ -11,7 +11,14 @@ from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.images import prepared
 from transformer_jax.data.images.decoding import MAX_PIXELS
-from transformer_jax.data.images.tables import ImageTable, read_images
+from transformer_jax.data.images.overlap import overlap
+from transformer_jax.data.images.tables import (
+    Columns,
+    ImageTable,
+    TextKind,
+    is_split_folder,
+    read_images,
+)
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.text import local_data
 
@@ -27,8 +34,10 @@ class ImageReadOptions(Configuration, group="data.read"):
     # Column, field or array of pictures, or TFDS feature. None looks for a usual name: file_name,
     # image, images, file, path, x.
     image: str | None = None
-    # The same for labels or captions: label, labels, caption, captions, text, y.
+    # The same for labels or captions: label, labels, caption, captions, text, texts, y.
     text: str | None = None
+    # Whether the usual names of labels or of captions are tried first.
+    text_kind: TextKind = "label"
     lowercase: bool = False  # lower-case texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Largest number of pixels in a picture, checked before decoding.
@@ -38,6 +47,11 @@ class ImageReadOptions(Configuration, group="data.read"):
     # Decode all pictures before training, into a file of the run. False decodes each when a step
     # needs it; None decodes them first if they need at most 4 GiB.
     decode_first: bool | None = None
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of pictures and of texts."""
+        return Columns(self.image, self.text, self.text_kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +80,16 @@ class ImageData(Configuration, group="data"):
 
 @dataclasses.dataclass(frozen=True)
 class ImageSplits:
-    """All pictures of a run; ``tests`` are by name, with the options for reading them."""
+    """All pictures of a run; ``tests`` are by name, with the options for reading them.
+
+    ``overlaps`` has a line for each part with pictures that also occur in the training pictures.
+    """
 
     train: ImageTable
     valid: ImageTable | None = None
     tests: dict[str, ImageTable] = dataclasses.field(default_factory=dict)
     read: ImageReadOptions = ImageReadOptions()
+    overlaps: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[ImageTable]:
@@ -115,7 +133,8 @@ def open_images(data: ImageData) -> ImageSplits:
     splits = ImageSplits(train, valid, tests, read)
     for source in {id(part.pictures): part.pictures for part in splits.parts}.values():
         source.check(read.max_pixels)
-    return splits
+    lines = (overlap(train, part) for part in splits.parts[1:])
+    return dataclasses.replace(splits, overlaps=tuple(line for line in lines if line))
 
 
 def open_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
@@ -124,24 +143,29 @@ def open_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
     Raises:
         DataError: It cannot be read; or a picture is missing, of unknown format or too large.
     """
+    if len(found := _split_folders(path)) > 1:
+        raise DataError(
+            f"{flag} {path}: it has folders of {plural(len(found), 'split')} "
+            f"({', '.join(found.values())}): name one of them"
+        )
     table = _read(path, read, flag)
     table.pictures.check(read.max_pixels)
     return table
 
 
 def _read(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
-    return read_images(path, read.image, read.text, flag, Preparation.of(read))
+    return read_images(path, read.columns, flag, Preparation.of(read))
 
 
 def _split_folders(path: str) -> dict[str, str]:
     """The folders of a data set with one folder per split; otherwise the path as training."""
     here = str(local_data(path, "data.images"))
-    if not os.path.isdir(os.path.join(here, "train")):
+    if not is_split_folder(os.path.join(here, "train")):
         return {"train": path}
     found = {"train": os.path.join(path, "train")}
     for split, names in _SPLITS.items():
         for name in names:
-            if os.path.isdir(os.path.join(here, name)):
+            if is_split_folder(os.path.join(here, name)):
                 found.setdefault(split, os.path.join(path, name))
     return found
 
@@ -163,7 +187,7 @@ def _hold_out(table: ImageTable, share: float) -> tuple[ImageTable, ImageTable]:
 
 def _prepared(data: ImageData) -> tuple[ImageTable, ImageTable | None, dict[str, ImageTable]]:
     assert data.tfds is not None
-    reader = prepared.open_images(data.tfds, data.tfds_dir, data.read.image, data.read.text)
+    reader = prepared.open_images(data.tfds, data.tfds_dir, data.read.columns)
     if "train" not in reader.splits:
         raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")
     names = [name for name in _SPLITS["valid"] if name in reader.splits][:1]

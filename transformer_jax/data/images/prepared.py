@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.images.decoding import read_header
-from transformer_jax.data.images.tables import PICTURES, TEXTS, ImageTable
+from transformer_jax.data.images.tables import PICTURES, TEXTS, Columns, ImageTable
 from transformer_jax.data.tfds import PreparedReader, find_prepared
 
 __all__ = ["ImageReader", "PreparedPictures", "open_images"]
@@ -58,15 +58,14 @@ class ImageReader(PreparedReader):
 
     Args:
         folder: Folder of one version of one configuration.
-        image: The feature that holds pictures; None looks for a usual name.
-        text: The feature that holds texts; None looks for a usual name.
+        columns: The features of pictures and of texts.
 
     Raises:
         ConfigError: The package is not installed, or a feature is missing or of another type.
         DataError: The folder cannot be read, or is in another format.
     """
 
-    def __init__(self, folder: Path, image: str | None = None, text: str | None = None):
+    def __init__(self, folder: Path, columns: Columns):
         super().__init__(folder)
         if self.uses_tensorflow:
             raise DataError(
@@ -75,8 +74,8 @@ class ImageReader(PreparedReader):
             )
         kinds = {name: self.info.features[name] for name in self.features}
         wanted = (
-            ("image", image, PICTURES, ("Image",)),
-            ("text", text, TEXTS, ("ClassLabel", "Text")),
+            ("image", columns.image, PICTURES, ("Image",)),
+            ("text", columns.text, TEXTS[columns.text_kind], ("ClassLabel", "Text")),
         )
         names = []
         for option, given, usual, allowed in wanted:
@@ -119,8 +118,6 @@ def _as_encoded() -> Any:
     return tfds.decode.SkipDecoding()
 
 
-def open_images(
-    name: str, data_dir: str | None = None, image: str | None = None, text: str | None = None
-) -> ImageReader:
+def open_images(name: str, data_dir: str | None, columns: Columns) -> ImageReader:
     """Opens a data set by name; see :func:`.find_prepared` and :class:`ImageReader`."""
-    return ImageReader(find_prepared(name, data_dir), image, text)
+    return ImageReader(find_prepared(name, data_dir), columns)

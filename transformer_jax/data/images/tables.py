@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -21,13 +21,48 @@ from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, texts_field
 from transformer_jax.data.text import local_data, read_lines
 
-__all__ = ["TABLES", "ImageTable", "read_images"]
+__all__ = ["TABLES", "Columns", "ImageTable", "TextKind", "is_split_folder", "read_images"]
 
 TABLES = (".csv", ".tsv", ".jsonl")
 # Usual names of columns, fields and arrays of pictures and texts, if none are given.
 PICTURES = ("file_name", "image", "images", "file", "path", "x")
-TEXTS = ("label", "labels", "caption", "captions", "text", "texts", "y")
+_LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text", "texts")
+TextKind = Literal["label", "caption"]
+TEXTS: dict[TextKind, tuple[str, ...]] = {
+    "label": (*_LABELS, *_CAPTIONS, "y"),
+    "caption": (*_CAPTIONS, *_LABELS, "y"),
+}
 _KEPT_IN_FOLDERS = tuple(f"{name}{end}" for name in ("metadata", "captions") for end in TABLES)
+
+
+class Columns(NamedTuple):
+    """The columns, fields or arrays of pictures and of texts.
+
+    Attributes:
+        image: The name for pictures; None looks for a usual name.
+        text: The name for texts; None looks for a usual name.
+        text_kind: The texts whose usual names are tried first.
+    """
+
+    image: str | None = None
+    text: str | None = None
+    text_kind: TextKind = "label"
+
+    def choose_image(self, names: Iterable[str], where: str, what: str) -> str:
+        """Returns the name of the column, field or array of pictures.
+
+        Raises:
+            DataError: There is none.
+        """
+        return _choose(names, self.image, PICTURES, "image", where, what)
+
+    def choose_text(self, names: Iterable[str], where: str, what: str) -> str:
+        """Returns the name of the column, field or array of texts.
+
+        Raises:
+            DataError: There is none.
+        """
+        return _choose(names, self.text, TEXTS[self.text_kind], "text", where, what)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +100,7 @@ class ImageTable:
 
 def read_images(
     path: str,
-    image: str | None = None,
-    text: str | None = None,
+    columns: Columns = Columns(),
     flag: str = "",
     prepare: Preparation = Preparation(),
 ) -> ImageTable:
@@ -82,8 +116,7 @@ def read_images(
                 - ``.npz`` with one array of pictures and one of texts or numbers;
                 - ``.npy`` with pictures, and a ``.txt`` of the same name next to it, one text per
                   line.
-        image: The column, field or array of pictures; None looks for a usual name.
-        text: The column, field or array of texts; None looks for a usual name.
+        columns: The columns, fields or arrays of pictures and texts.
         flag: The setting of the path, for messages.
         prepare: Preparation of texts.
 
@@ -98,13 +131,24 @@ def read_images(
         path = os.path.join(path, tables[0])
     suffix = os.path.splitext(path)[1].lower()
     if suffix in TABLES:
-        return _table(path, suffix, image, text, flag, prepare)
+        return _table(path, suffix, columns, flag, prepare)
     if suffix in (".npy", ".npz"):
-        return _arrays(path, image, text, flag, prepare)
+        return _arrays(path, columns, flag, prepare)
     raise DataError(
         f"{flag} {path}: pictures come from a folder with a folder for each class, or from a file "
         f"whose name ends in {', '.join(TABLES)}, .npy or .npz".strip()
     )
+
+
+def is_split_folder(folder: str) -> bool:
+    """Returns whether a folder holds a part of a data set: folders of classes, or a table.
+
+    A folder of pictures alone is a class, even if its label is "train".
+    """
+    if not os.path.isdir(folder):
+        return False
+    entries = [entry for entry in os.scandir(folder) if _visible(entry)]
+    return any(entry.is_dir() or entry.name in _KEPT_IN_FOLDERS for entry in entries)
 
 
 def _folder(path: str, here: str, flag: str) -> ImageTable:
@@ -139,14 +183,12 @@ def _ends_as(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _table(
-    path: str, suffix: str, image: str | None, text: str | None, flag: str, prepare: Preparation
-) -> ImageTable:
+def _table(path: str, suffix: str, columns: Columns, flag: str, prepare: Preparation) -> ImageTable:
     """Reads pictures listed in a table."""
-    lines = _objects if suffix == ".jsonl" else _columns
+    lines = _objects if suffix == ".jsonl" else _rows
     folder, numbers = os.path.dirname(path), dict[str, int]()
     rows, texts, places = [], [], list[str]()
-    for number, file, said in lines(path, suffix, image, text, flag):
+    for number, file, said in lines(path, suffix, columns, flag):
         place = f"{path}:{number}"
         if not file.strip():
             raise DataError(f"{place}: no picture: the line needs the name of a file")
@@ -164,8 +206,8 @@ def _table(
     return ImageTable(path, pictures, np.array(rows), texts, list(numbers))
 
 
-def _columns(
-    path: str, suffix: str, image: str | None, text: str | None, flag: str
+def _rows(
+    path: str, suffix: str, columns: Columns, flag: str
 ) -> Iterator[tuple[int, str, list[str]]]:
     """Yields line, picture and text of each row of a table with a header."""
     if suffix == ".csv":
@@ -175,10 +217,8 @@ def _columns(
     rows = _numbered(reader, path)
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
-    places = [
-        names.index(_choose(names, wanted, usual, option, f"{path}:{number}", "column"))
-        for wanted, usual, option in ((image, PICTURES, "image"), (text, TEXTS, "text"))
-    ]
+    choices = (columns.choose_image, columns.choose_text)
+    places = [names.index(choose(names, f"{path}:{number}", "column")) for choose in choices]
     for number, cells in rows:
         if not cells:
             continue
@@ -200,15 +240,15 @@ def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _objects(
-    path: str, suffix: str, image: str | None, text: str | None, flag: str
+    path: str, suffix: str, columns: Columns, flag: str
 ) -> Iterator[tuple[int, str, list[str]]]:
     """Yields line, picture and texts of each JSON object; a field may hold a list of texts."""
     for number, line in enumerate(read_lines(path, flag), 1):
         if not line:
             continue
         row, place = parse_object(line, path, number), f"{path}:{number}"
-        picture = _choose(row, image, PICTURES, "image", place, "field")
-        texts = _choose(row, text, TEXTS, "text", place, "field")
+        picture = columns.choose_image(row, place, "field")
+        texts = columns.choose_text(row, place, "field")
         said = row[texts]
         if isinstance(said, int) and not isinstance(said, bool):
             row = row | {texts: str(said)}  # a label that is a number
@@ -235,19 +275,15 @@ def _choose(
     raise DataError(f"{where}: no {what} {missing}, only {shown}: name one with data.read.{option}")
 
 
-def _arrays(
-    path: str, image: str | None, text: str | None, flag: str, prepare: Preparation
-) -> ImageTable:
+def _arrays(path: str, columns: Columns, flag: str, prepare: Preparation) -> ImageTable:
     """Reads pictures in an array, with their texts."""
     arrays = load_arrays(path, flag)
     if "" in arrays:
         pictures, beside = ArrayPictures(arrays[""], path), os.path.splitext(path)[0] + ".txt"
         texts, source = [prepare.line(line) for line in read_lines(beside, flag)], beside
     else:
-        pictures = ArrayPictures(
-            arrays[_choose(arrays, image, PICTURES, "image", path, "array")], path
-        )
-        name = _choose(arrays, text, TEXTS, "text", path, "array")
+        pictures = ArrayPictures(arrays[columns.choose_image(arrays, path, "array")], path)
+        name = columns.choose_text(arrays, path, "array")
         texts, source = _as_texts(arrays[name], f"{path}: {name}"), f"{path}: {name}"
     if len(texts) != len(pictures):
         raise DataError(

@@ -121,6 +121,8 @@ def captioning(
     Raises:
         DataError: A picture cannot be read, or no caption is short enough.
     """
+    for line in data.overlaps:
+        log(line)
     stored, length = _Stores(encoder, pictures), batches.length
     learned: dict[str, Any] = {
         "max_length": evaluation.max_length or length,
@@ -233,7 +235,7 @@ def _examples(
 class _References:
     """Pictures to describe, with all captions of each."""
 
-    name: str
+    part: ImageTable
     store: ImageStore
     rows: list[int]
     texts: list[list[str]]
@@ -241,12 +243,12 @@ class _References:
     @classmethod
     def of(cls, part: ImageTable, stores: _Stores) -> "_References":
         """Returns the pictures of a table."""
-        return cls(part.name, stores[part], *references(part))
+        return cls(part, stores[part], *references(part))
 
     def pictures(self, count: int | None = None) -> list[Picture]:
         """Returns the first pictures, or all."""
         return [
-            Picture(f"{self.name}: picture {row}", self.store.batch(np.array([row]))[0])
+            Picture(self.part.pictures.where(row), self.store.batch(np.array([row]))[0])
             for row in self.rows[:count]
         ]
 
@@ -288,7 +290,7 @@ def _tester(
         found = {}
         for name, part in tests.items():
             texts = [text for row in part.texts for text in row]
-            log_scored(part.name, plural(len(part.texts), "picture"), tokenizer, target=texts)
+            log_scored(part.part.name, plural(len(part.texts), "picture"), tokenizer, target=texts)
             scores, _ = score_captions(captioner, part.pictures(), part.texts, evaluation.tokenize)
             found[name] = dataclasses.asdict(scores) | {"beams": evaluation.num_beams}
             print(f"{name}: {scores}", flush=True)

@@ -85,6 +85,8 @@ def contrast(
     """
     encoder, config, form = towers
     splits = data if isinstance(data, ImageSplits) else ImageSplits(data)
+    for line in splits.overlaps:
+        log(line)
     image = encoder.image
     pictures = Pictures(image.image_size, image.num_channels, preprocessing, splits.read.max_pixels)
     stores = open_stores(splits, pictures, cache)

@@ -110,6 +110,8 @@ def image_classification(
     form = Pictures(image.image_size, image.num_channels, preprocessing, splits.read.max_pixels)
     stores = open_stores(splits, form, cache)
     batches = functools.partial(_data, labels=labels, batching=batching)
+    for line in splits.overlaps:
+        log(line)
     valid = {}
     if splits.valid is not None:
         valid["valid"] = batches(splits.valid, stores)
