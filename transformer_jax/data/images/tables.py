@@ -65,6 +65,9 @@ class Columns(NamedTuple):
         return _choose(names, self.text, TEXTS[self.text_kind], "text", where, what)
 
 
+_USUAL = Columns()
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageTable:
     """Pictures and their texts: labels or captions.
@@ -100,7 +103,7 @@ class ImageTable:
 
 def read_images(
     path: str,
-    columns: Columns = Columns(),
+    columns: Columns = _USUAL,
     flag: str = "",
     prepare: Preparation = Preparation(),
 ) -> ImageTable:
