@@ -1,5 +1,6 @@
 """Files of several pairs: which sides are read, what is held out, and what is refused."""
 
+import gzip
 import json
 
 import pytest
@@ -41,6 +42,27 @@ def test_one_file_gives_both_directions(files, name):
         one, other = parts[Direction.parse("de-en")], parts[Direction.parse("en-de")]
         assert list(zip(one.sources, one.targets, strict=True)) == ROWS
         assert (other.sources, other.targets) == (one.targets, one.sources)
+
+
+@pytest.mark.parametrize("other", ["./de-en.tsv", "{}/de-en.tsv", "de-en.tsv.gz", "link.tsv"])
+def test_another_name_of_a_file_is_the_same_file(files, monkeypatch, other):
+    monkeypatch.chdir(files)
+    (files / "de-en.tsv.gz").write_bytes(gzip.compress((files / "de-en.tsv").read_bytes()))
+    (files / "link.tsv").unlink(missing_ok=True)
+    (files / "link.tsv").symlink_to("de-en.tsv")
+    read = pairs_of("de-en=de-en.tsv", f"en-de={other.format(files)}").train.by_direction()
+    assert read[Direction("en", "de")].targets == read[Direction("de", "en")].sources
+
+
+def test_a_line_says_that_the_sides_of_a_file_are_swapped(files, capfd):
+    (files / "copy.tsv").write_text((files / "de-en.tsv").read_text())
+    pairs_of(f"de-en={files}/de-en.tsv", f"en-cs={files}/en-cs.tsv", f"en-de={files}/de-en.tsv")
+    assert "check the order" not in capfd.readouterr().err
+    pairs_of(f"de-en={files}/de-en.tsv", f"en-de={files}/copy.tsv")
+    assert (
+        "data.pairs: 60 of 60 sentences of en in en-de are sentences of de in de-en: check the "
+        "order of the sides in the files of en-de" in capfd.readouterr().err
+    )
 
 
 def test_a_table_names_the_files_of_all_splits_from_its_own_folder(files):
@@ -89,12 +111,13 @@ def test_a_path_with_an_equals_sign_is_a_path(files):
         (("de-en={}/de-en.tsv", "en-cs={}/de-en.tsv"), "is given for de-en and for en-cs"),
         (("de-en={}/empty.tsv",), r"de-en \(.*empty\.tsv\): no sentence pairs: it is empty"),
         (("de-en={}/none.tsv",), r"none\.tsv"),
-        (("de-en={}/de-en.txt",), r"ends in neither \.tsv nor \.jsonl"),
+        (("de-en={}/de-en.txt",), r"pairs de-en .*ends in neither \.tsv nor \.jsonl"),
+        (("{}/x.de,{}/x.en",), "two aligned files are data.source and data.target, or de-en=FILE"),
     ],
 )
 def test_bad_pairs_are_refused_in_one_line(files, pairs, message):
     with pytest.raises((ConfigError, DataError), match=message) as error:
-        pairs_of(*(one.format(files) for one in pairs))
+        pairs_of(*(one.replace("{}", str(files)) for one in pairs))
     assert "\n" not in str(error.value)
 
 

@@ -6,13 +6,20 @@ import shutil
 
 import pytest
 
+import transformer_jax as tj
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.added_tokens import tag_languages
 from transformer_jax.data.corpora import babel, babel_pairs
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.data.sources import LanguageSettings, PairData, load_splits
+from transformer_jax.data.sources import (
+    LanguageSettings,
+    PairData,
+    ReadOptions,
+    Splits,
+    load_splits,
+)
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import directions
@@ -20,6 +27,7 @@ from transformer_jax.recipes.direction_texts import DirectionTexts, open_directi
 from transformer_jax.recipes.driver import begin
 from transformer_jax.recipes.languages import with_tags
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.tasks.directions import store_lacks
 
 PAIRS = ("a-b=60", "b-a=60", "b-c=60", "c-b=60")
 TINY = [
@@ -170,6 +178,20 @@ def test_without_the_data_of_the_run_only_the_off_target_rate_is_missing(tmp_pat
     Lost.data = PairData()  # as of a published model
     with pytest.raises(DataError, match="no test text: give --data"):
         open_direction_texts(Lost, {}).sides(Direction("a", "b"))
+
+
+def test_a_direction_whose_training_pairs_are_all_too_long_is_refused():
+    ways = [Direction("a", "b"), Direction("b", "a"), Direction("a", "a")]
+    pairs = Pairs(["x", "y" * 9, "x" * 9], ["x", "y", "x" * 9], "data.pairs", {}, ways)
+    tokenizer = tag_languages(train_tokenizer("bytes", []), ways[:2])
+    store = build_store(pairs, tokenizer, max_length=5, too_long="drop", cache=None)
+    assert store_lacks(store, pairs) == " b-a"
+    assert store_lacks(store, dataclasses.replace(pairs, directions=None)) is None
+    config = tj.TransformerConfig(vocab_size=tokenizer.vocab_size, d_model=8)
+    with pytest.raises(DataError, match=r"data\.pairs b-a: no pair has at most 5 tokens per side"):
+        tj.tasks.translation(
+            Splits(pairs, None, {}), config, tokenizer, read=ReadOptions(max_length=5)
+        )
 
 
 def test_similarity_leaves_out_pairs_with_an_empty_side():

@@ -2,15 +2,17 @@
 
 import itertools
 import json
+import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.task_progress import log
 from transformer_jax.data import aligned, tables
 from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import Direction
-from transformer_jax.data.pairs import Pairs, collect
+from transformer_jax.data.pairs import Pairs, collect, describe_swapped
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.text import read_lines
 
@@ -129,19 +131,22 @@ def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> P
     """
     parts, first = [], dict[str, Direction]()
     for direction, given in files.items():
-        order = first.setdefault(given, direction)
+        order = first.setdefault(_place(given), direction)
         rows = _rows(direction, order, given, read, where)
         name = f"{where} {direction} ({given})"
         parts.append(collect(rows, name, Preparation.of(read), every=every))
     reasons = sorted({reason for part in parts for reason in part.counts})
     chain = itertools.chain.from_iterable
-    return Pairs(
+    pairs = Pairs(
         list(chain(part.sources for part in parts)),
         list(chain(part.targets for part in parts)),
         where,
         {reason: sum(part.counts.get(reason, 0) for part in parts) for reason in reasons},
         [way for way, part in zip(files, parts, strict=True) for _ in range(len(part))],
     )
+    for line in describe_swapped(pairs):
+        log(line)
+    return pairs
 
 
 def _is_named(item: str) -> bool:
@@ -165,6 +170,11 @@ def _items(part: Any, path: str, where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _place(files: str) -> str:
+    """Returns the same for all names of the same files, compressed or not."""
+    return ",".join(os.path.realpath(one).removesuffix(".gz") for one in files.split(","))
+
+
 def _rows(
     direction: Direction, order: Direction, files: str, read: Any, where: str
 ) -> Iterable[tuple[str, str]]:
@@ -174,7 +184,7 @@ def _rows(
         rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], (where, where))
         ends = [pathlib.Path(one.removesuffix(".gz")).suffix[1:] for one in both]
         order = Direction(*ends) if {*ends} == {*direction} else order
-    elif tables.table_format(files, read.format, where) == "tsv":
+    elif tables.table_format(files, read.format, f"{where} {direction}") == "tsv":
         rows = tables.read_tsv(files, read.columns, where)
     elif _has_keys(files, direction, where):
         assert direction.source is not None

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Literal, SupportsIndex
 
@@ -17,10 +18,12 @@ __all__ = [
     "collect",
     "describe_held",
     "describe_overlap",
+    "describe_swapped",
     "hold_out",
 ]
 
 Grouping = Literal["both", "source"]
+_COMPARED = 200  # sentences of a language in a direction, to find swapped sides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,6 +315,39 @@ def describe_held(train: Pairs, valid: Pairs | None) -> tuple[str, ...]:
     if valid is None or set(valid.targets).isdisjoint(train.targets):
         return ()
     return (describe_overlap(train, valid),)
+
+
+def describe_swapped(pairs: Pairs) -> tuple[str, ...]:
+    """Returns a line for each two directions that give most of their sentences other languages.
+
+    The sides of a file are then probably read in the wrong order. The first sentences of each
+    direction are compared.
+
+    Example:
+        >>> ways = [Direction("de", "en"), Direction("en", "de")]
+        >>> pairs = Pairs(["ein Haus"] * 2, ["a house"] * 2, "data.pairs", {}, ways)
+        >>> describe_swapped(pairs)[0][:67]
+        'data.pairs: 1 of 1 sentence of en in en-de is a sentence of de in d'
+    """
+    texts: dict[Direction, tuple[dict[str, None], dict[str, None]]] = {}
+    for way, *sides in zip(pairs.directions or (), pairs.sources, pairs.targets, strict=False):
+        for own, text in zip(texts.setdefault(way, ({}, {})), sides, strict=True):
+            if text and len(own) < _COMPARED:
+                own[text] = None
+    lines = []
+    for one, other in itertools.combinations(texts, 2):
+        for (name, own), (old, others) in itertools.product(
+            zip(other, texts[other], strict=True), zip(one, texts[one], strict=True)
+        ):
+            shared = len(own.keys() & others.keys())
+            if name != old and 2 * shared > min(len(own), len(others)):
+                lines.append(
+                    f"{pairs.name}: {shared} of {plural(len(own), 'sentence')} of {name} in "
+                    f"{other} {'is a sentence' if shared == 1 else 'are sentences'} of {old} in "
+                    f"{one}: check the order of the sides in the files of {other}"
+                )
+                break
+    return tuple(lines)
 
 
 def _select(pairs: Pairs, keep: list[bool], name: str, counts: dict[str, int]) -> Pairs:

@@ -41,7 +41,8 @@ def table_format(
         return "jsonl"
     raise ConfigError(
         f"{flag} {path}: the name ends in neither .tsv nor .jsonl: give data.read.format, tsv or "
-        f"jsonl"
+        f"jsonl; two aligned files are data.source and data.target, or de-en=FILE,FILE in "
+        f"data.pairs"
     )
 
 

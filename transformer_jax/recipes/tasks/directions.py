@@ -12,7 +12,7 @@ from transformer_jax.data.plan import Batching, BucketPlan
 from transformer_jax.data.sources import Pairs, Splits
 from transformer_jax.data.store import PairStore
 
-__all__ = ["mean_of", "mean_scores", "named", "plan_of", "sampled_texts"]
+__all__ = ["mean_of", "mean_scores", "named", "plan_of", "sampled_texts", "store_lacks"]
 
 
 def plan_of(store: PairStore, pairs: Pairs, batching: Batching, temperature: float) -> BucketPlan:
@@ -38,6 +38,24 @@ def plan_of(store: PairStore, pairs: Pairs, batching: Batching, temperature: flo
     log(f"per epoch, temperature {temperature:g}: {', '.join(told)}")
     lengths = store.source_lengths, store.target_lengths
     return MixedPlan(*lengths, groups, temperature, **batching.settings())
+
+
+def store_lacks(store: PairStore, pairs: Pairs) -> str | None:
+    """Returns the end of the name of pairs that were all dropped; None if there are none.
+
+    A direction without training pairs would count as trained, so each needs one. Copies, from a
+    language to itself, are no direction.
+
+    Args:
+        store: The pairs as ids; some of them may have been dropped.
+        pairs: The pairs.
+    """
+    if not len(store):
+        return ""
+    ways = pairs.directions or []
+    left = {ways[i] for i in store.pair_indices} if ways else set()
+    lost = (way for way in dict.fromkeys(ways) if way not in left and way.source != way.target)
+    return next((f" {way}" for way in lost), None)
 
 
 def named(pairs: Pairs) -> dict[str, Pairs]:

@@ -23,7 +23,13 @@ from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.tasks.batching import has_dropout
-from transformer_jax.recipes.tasks.directions import mean_of, mean_scores, named, plan_of
+from transformer_jax.recipes.tasks.directions import (
+    mean_of,
+    mean_scores,
+    named,
+    plan_of,
+    store_lacks,
+)
 from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.runs.checkpoint_score import Metric
@@ -168,9 +174,11 @@ def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path |
         pairs, tokenizer, max_length=read.max_length, too_long=read.too_long, cache=cache
     )
     counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
-    if not len(store):
+    lost = store_lacks(store, pairs)
+    if lost is not None:
         raise DataError(
-            f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} per side"
+            f"{pairs.name}{lost}: no pair has at most {plural(read.max_length, 'token')} per "
+            f"side: raise data.read.max_length, or set data.read.too_long to truncate"
         )
     unknown = describe_unknown(
         pairs.name,
