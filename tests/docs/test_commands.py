@@ -22,7 +22,6 @@ LINES = {
            if not is_outside(line.text) and not documented.is_pattern(line.text)]
     for name in PAGES
 }  # fmt: skip
-CODES = {"transformer-jax word-vectors resume runs/words": 4}  # nothing was stopped
 CASE_LINES = 10  # of a lecture, whose rows stand for themselves
 
 
@@ -57,7 +56,7 @@ def test_the_commands_of_a_page_run(
     outputs, failed = {}, []
     for number, line in lines:
         outputs[line] = done = reader.read(line)
-        if done.code != CODES.get(line, 0):
+        if done.code:
             failed.append(f"{page}:{number}: {line}\n  {done.code}: {done.err[-600:]}")
     assert not failed, "\n".join(failed)
     for check in CHECKS.get(page, []):

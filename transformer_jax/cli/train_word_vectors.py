@@ -71,11 +71,17 @@ class Resume(Configuration, group="--"):
     """Folder of the training; the texts are read again."""
 
     def __call__(self) -> int:
-        """Trains the remaining epochs."""
+        """Trains the remaining epochs, if there are any."""
         say("resume: starting")
+        from transformer_jax.word_vectors.formats import VECTORS
         from transformer_jax.word_vectors.run import resume_word_vectors
 
-        return _done(self.output, resume_word_vectors(self.output, report=_Progress()))
+        ended = (self.output / VECTORS).exists()
+        made = resume_word_vectors(self.output, report=_Progress())
+        if ended:
+            say(f"{self.output}: all epochs are done")
+            return 0
+        return _done(self.output, made)
 
 
 COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}

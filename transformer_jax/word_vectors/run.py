@@ -21,7 +21,7 @@ from transformer_jax.data.files import read_file
 from transformer_jax.data.text import check_readable
 from transformer_jax.word_vectors.corpus import Corpus, join_phrases, read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
-from transformer_jax.word_vectors.formats import VECTORS, save_embeddings
+from transformer_jax.word_vectors.formats import VECTORS, load_embeddings, save_embeddings
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 from transformer_jax.word_vectors.training import EpochReport, Tables, initial_tables, train_epochs
 
@@ -84,12 +84,14 @@ def train_word_vectors(
 def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> WordEmbeddings:
     """Resumes a training after its last finished epoch, as if it had not been interrupted.
 
+    A training that has ended is returned as it is.
+
     Args:
         output: The folder of :func:`train_word_vectors`.
         report: Called regularly with the progress.
 
     Raises:
-        CheckpointError: There is nothing to resume, or the texts have changed.
+        CheckpointError: The folder has no training, or the texts have changed.
         UserError: A text cannot be read any more.
     """
     output = Path(output)
@@ -109,7 +111,7 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise CheckpointError(f"{output / CONFIG}: is damaged or foreign: {error}") from None
     if (output / VECTORS).exists():
-        raise CheckpointError(f"{output}: there is nothing to resume: all epochs are done")
+        return load_embeddings(output)
     return _train(output, settings, report)
 
 
