@@ -400,7 +400,7 @@ def test_a_reward_model_of_another_form_or_template_is_refused(conversations, ba
     shutil.copytree(conversations, other)
     (other / "chat_template.jinja").write_text("{# another #}" + CHATS)
     for start, data, reward, said in (
-        (conversations, chats, "of_texts", "was trained on texts, and data.train"),
+        (conversations, chats, "of_texts", "was trained on texts, but data.train"),
         (conversations, texts, "of_chats", "was trained on conversations, but data.train"),
         (
             other,
