@@ -22,6 +22,7 @@ from transformer_jax.inference.attention import TextAttention, one_text, transla
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.captioner import ImageCaptioner, Picture
 from transformer_jax.inference.generation_settings import (
+    ConfigChoice,
     changes_of,
     generated,
     refuse_hf,
@@ -77,7 +78,7 @@ class CaptionPredictor(Predictor):
         self,
         images: Any,
         *,
-        generation_config: GenerationConfig | None = None,
+        generation_config: ConfigChoice = None,
         **settings: Any,
     ) -> Any:
         """Returns the caption of a picture, or a list of captions.
@@ -107,9 +108,7 @@ class CaptionPredictor(Predictor):
         found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
         return found[0] if one else found
 
-    def search(
-        self, generation_config: GenerationConfig | None, settings: dict[str, Any]
-    ) -> GenerationConfig:
+    def search(self, generation_config: ConfigChoice, settings: dict[str, Any]) -> GenerationConfig:
         """Returns the search settings of a call.
 
         Raises:

@@ -17,6 +17,7 @@ from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.inference.attention import TextAttention, one_text, translation_attention
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.generation_settings import (
+    ConfigChoice,
     changes_of,
     generated,
     refuse_hf,
@@ -91,7 +92,7 @@ class SpeechPredictor(Predictor):
         self,
         speech: Speech | Sequence[Speech],
         *,
-        generation_config: GenerationConfig | None = None,
+        generation_config: ConfigChoice = None,
         **settings: Any,
     ) -> Any:
         """Returns the text of a recording, or a list of texts.
