@@ -40,7 +40,7 @@ __all__ = ["Estimate", "estimate"]
 # Vectors per token of a stack outside of blocks: embedding, dropout, final norm, chunks for the
 # loss, and the gradient twice.
 _HIDDEN = 6.5
-_RECURRENT_HIDDEN = 2.0  # for recurrent translators, whose dropout is counted elsewhere
+_RECURRENT_HIDDEN = 2.0  # for recurrent translators, whose dropout is part of `kept`
 
 
 @dataclasses.dataclass(frozen=True)
