@@ -581,6 +581,8 @@ def test_a_start_that_vanished_before_the_first_step_is_named(start, train, tmp_
     shutil.rmtree(there)
     capfd.readouterr()
     assert decoder_only.main(["resume", str(run), *ALONE]) == 4
-    [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
+    told = capfd.readouterr().err.splitlines()
+    assert any("no checkpoint yet: training begins at step 0" in line for line in told)
+    [line] = [line for line in told if "error:" in line]
     assert "init_from" in line
     assert str(there) in line

@@ -211,13 +211,17 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
 
 def _continue(path: str, change: Callable[[Any], Any]) -> int:
     """Trains an existing run to the end, with some settings changed."""
+    from transformer_jax.core.task_progress import log
     from transformer_jax.recipes import driver
+    from transformer_jax.runs.manifest import steps
     from transformer_jax.runs.run_directory import RunDirectory
 
     with _writing_alone(path):
         directory = RunDirectory.open(path)
         run_log(directory.log)
         run = change(_unfinished(directory))
+        if not steps(directory.checkpoints):
+            log(f"{path}: has no checkpoint yet: training begins at step 0")
         _check_room(run)
         return driver.train(run, directory, driver.open_data(run))
 
