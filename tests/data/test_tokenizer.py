@@ -260,10 +260,19 @@ def test_a_vocabulary_is_as_large_as_asked_where_the_text_allows(made):
     assert train_tokenizer("bpe", ["ab ab"], 1000).vocab_size == 262  # with ab and " ab"
 
 
-@pytest.mark.parametrize(("kind", "size"), [("bpe", 259), ("unigram", 100), ("characters", 4)])
-def test_a_vocabulary_too_small_is_refused(kind, size):
-    with pytest.raises(ConfigError, match=f"a {kind} vocabulary of {size}: at least"):
+@pytest.mark.parametrize(
+    ("kind", "size", "least"), [("bpe", 259, 260), ("unigram", 100, 260), ("characters", 4, 5)]
+)
+def test_a_vocabulary_too_small_is_refused(kind, size, least):
+    with pytest.raises(
+        ConfigError, match=f"a {kind} vocabulary of {size} tokens: {least} to 16777216 are allowed"
+    ):
         train_tokenizer(kind, TEXTS, size)
+
+
+def test_a_vocabulary_that_trainers_have_no_memory_for_is_refused():
+    with pytest.raises(ConfigError, match="of 1000000000 tokens: 260 to 16777216 are allowed"):
+        train_tokenizer("bpe", TEXTS, 10**9)
 
 
 def test_a_vocabulary_without_room_for_all_characters_is_refused():

@@ -13,7 +13,7 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.tokenize import Tokenize
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import DataError, plural
-from transformer_jax.data.tokenizer_kind import TokenizerKind
+from transformer_jax.data.tokenizer_kind import TokenizerKind, VocabSize
 
 if TYPE_CHECKING:
     from transformer_jax.data.compression import Compression
@@ -36,7 +36,7 @@ class CompareTokenizers(RunCommand):
         "words", "wordpiece", "wordpiece_likelihood", "unigram", "bpe", "characters", "bytes",
     )  # fmt: skip
     """Kinds to train."""
-    vocab_size: Count = 8000
+    vocab_size: VocabSize = 8000
     """Maximum size of each vocabulary in tokens."""
     tokenizers: tuple[Path, ...] = ()
     """Run directories, Hugging Face folders or tokenizer.json files to add to the comparison."""

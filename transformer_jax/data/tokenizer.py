@@ -20,7 +20,7 @@ from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import LanguageTags
 from transformer_jax.data.preparation import TextNormalization, compose
-from transformer_jax.data.tokenizer_kind import TokenizerKind
+from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY, TokenizerKind
 from transformer_jax.data.tokenizer_parts import (
     ROLES,
     SpecialNames,
@@ -323,20 +323,19 @@ def train_tokenizer(
     the file specifies that text is composed (NFC) before tokenization.
 
     Raises:
-        ConfigError: ``vocab_size`` is too small for the kind, or there is no text.
+        ConfigError: ``vocab_size`` is too small for the kind or too large, or there is no text.
 
     Example:
         >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 3, 270)
         >>> tokenizer.decode(tokenizer.encode("the  lowest étude"))
         'the  lowest étude'
     """
-    if kind not in get_args(TokenizerKind):
-        raise ConfigError(
-            f"tokenizer kind {kind!r}: allowed are {', '.join(get_args(TokenizerKind))}"
-        )
+    if kind not in (kinds := get_args(TokenizerKind)):
+        raise ConfigError(f"tokenizer kind {kind!r}: allowed are {', '.join(kinds)}")
     least = len(special) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
-    if vocab_size < least:
-        raise ConfigError(f"a {kind} vocabulary of {vocab_size}: at least {least} are needed")
+    if not least <= vocab_size <= LARGEST_VOCABULARY:
+        allowed = f"{least} to {LARGEST_VOCABULARY} are allowed"
+        raise ConfigError(f"a {kind} vocabulary of {vocab_size} tokens: {allowed}")
     if normalization == "nfc":
         texts = map(compose, texts)
     backend = backends.MAKE[kind](texts, vocab_size, special)

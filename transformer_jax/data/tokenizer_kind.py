@@ -1,8 +1,14 @@
-"""The kinds of tokenizers trained here, for flags that are needed before slow imports."""
+"""Kinds and sizes of the tokenizers trained here, for flags, which come before slow imports."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-__all__ = ["TokenizerKind"]
+from transformer_jax.core.config_fields import Range
+
+__all__ = ["LARGEST_VOCABULARY", "TokenizerKind", "VocabSize"]
+
+# The trainers reserve memory for all tokens before they read the text.
+LARGEST_VOCABULARY = 1 << 24
+VocabSize = Annotated[int, Range(1, LARGEST_VOCABULARY)]
 
 TokenizerKind = Literal[
     "bpe", "wordpiece", "wordpiece_likelihood", "unigram", "words", "bytes", "characters"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag, Rate
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.plan import Batching
-from transformer_jax.data.tokenizer_kind import TokenizerKind
+from transformer_jax.data.tokenizer_kind import TokenizerKind, VocabSize
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
@@ -35,7 +35,7 @@ class TokenizerConfig(Configuration, group="tokenizer"):
     # words, single bytes or characters.
     kind: TokenizerKind = "bpe"
     # Maximum size of the vocabulary in tokens; None is chosen by the size of the text, up to 8000.
-    vocab_size: Count | None = 8000
+    vocab_size: VocabSize | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of training one
     add_tokens: tuple[str, ...] = ()  # words that become single tokens wherever they occur in text
     # Tokens that text is never encoded to, such as roles of a chat: '<|im_start|>' '<|im_end|>'.
