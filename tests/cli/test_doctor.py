@@ -32,7 +32,7 @@ def test_a_broken_law_ends_with_five(ngram_run, run_command, monkeypatch, tmp_pa
     monkeypatch.setattr(NgramModel, "distribution", uniform)
     code, lines, err = run_command("doctor", ngram_run, "--output", path)
     assert code == 5
-    assert "1 law broken: cached: A token at a time with a cache gives the outputs" in err
+    assert "1 law broken: cached: Decoding one token at a time with a cache" in err
     assert any(line.startswith("cached") and "no" in line.split() for line in lines)
     assert [one["law"] for one in json.loads(path.read_text())["laws"] if not one["holds"]] == [
         "cached"

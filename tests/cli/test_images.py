@@ -140,8 +140,9 @@ def test_floating_point_pixels_must_be_normalized():
             list(picture_batches(form, raw))
 
 
-def test_the_settings_of_a_processor_of_images_and_texts_are_read(tmp_path):
+def test_the_settings_of_a_processor_of_images_and_texts_are_read(tmp_path, capfd):
     assert preprocessor_fields(tmp_path) is None
+    assert "prepared with the defaults of ViT" in capfd.readouterr().err
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(HOW))
     both = tmp_path / "processor_config.json"
     both.write_text(json.dumps({"processor_class": "CLIPProcessor"}))

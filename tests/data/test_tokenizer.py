@@ -265,13 +265,13 @@ def test_a_vocabulary_is_as_large_as_asked_where_the_text_allows(made):
 )
 def test_a_vocabulary_too_small_is_refused(kind, size, least):
     with pytest.raises(
-        ConfigError, match=f"a {kind} vocabulary of {size} tokens: {least} to 16777216 are allowed"
+        ConfigError, match=f"a {kind} vocabulary of size {size}: {least} to 16777216 are allowed"
     ):
         train_tokenizer(kind, TEXTS, size)
 
 
 def test_a_vocabulary_that_trainers_have_no_memory_for_is_refused():
-    with pytest.raises(ConfigError, match="of 1000000000 tokens: 260 to 16777216 are allowed"):
+    with pytest.raises(ConfigError, match="of size 1000000000: 260 to 16777216 are allowed"):
         train_tokenizer("bpe", TEXTS, 10**9)
 
 

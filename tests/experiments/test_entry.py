@@ -128,8 +128,8 @@ def test_nothing_is_written_to_a_folder_that_is_no_run(tmp_path, text):
     (tmp_path / LOCK).write_text(text)
     (tmp_path / "thesis.tex").write_text("x")
     os.utime(tmp_path / LOCK, (0, 0))
-    check = lambda: RunDirectory.check_free(tmp_path)
-    with pytest.raises(ConfigError, match="no run"), training._writing_alone(str(tmp_path), check):
+    alone = training._writing_alone(str(tmp_path), lambda: RunDirectory.check_free(tmp_path))
+    with pytest.raises(ConfigError, match="not a run"), alone:
         pass
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         LOCK: text,

@@ -303,7 +303,7 @@ NOT_THERE = {
 def test_what_it_cannot_express_is_refused_by_name(tmp_path, setting):
     config = NOT_THERE[setting]
     model = Model("encoder-decoder" if config.encoder_layers else "decoder", config)
-    with pytest.raises(ConfigError, match=f"^CTranslate2 cannot run this model: {setting}: "):
+    with pytest.raises(ConfigError, match=f"^CTranslate2 cannot run this model: {setting} "):
         write_ctranslate2(tmp_path / "out", model, {}, tokenizer_of({}, 97))
     assert not (tmp_path / "out").exists()
 

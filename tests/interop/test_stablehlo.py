@@ -330,9 +330,9 @@ def test_what_a_program_does_not_take_is_said(loaded):
     arrays = inputs(part, 2, {"S": 4, "T": 3})
     with pytest.raises(DataError, match=r"^forward: S is 25: allowed is S <= 24$"):
         loaded.forward(**arrays | {"source": np.ones((2, 25))})
-    with pytest.raises(DataError, match=r"source_lengths is \[2, 2\]: it takes \['B'\] with B = 2"):
+    with pytest.raises(DataError, match=r"source_lengths is \[2, 2\]: must be \['B'\] with B = 2,"):
         loaded.forward(**arrays | {"source_lengths": np.ones((2, 2))})
-    with pytest.raises(DataError, match=r"target is \[3, 3\]: it takes \['B', 'T'\] with B = 2"):
+    with pytest.raises(DataError, match=r"target is \[3, 3\]: must be \['B', 'T'\] with B = 2"):
         loaded.forward(**arrays | {"target": np.ones((3, 3))})
     with pytest.raises(DataError, match="takes source, source_lengths, target, not source"):
         loaded.forward(source=arrays["source"])

@@ -335,7 +335,7 @@ def train_tokenizer(
     least = len(special) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
     if not least <= vocab_size <= LARGEST_VOCABULARY:
         allowed = f"{least} to {LARGEST_VOCABULARY} are allowed"
-        raise ConfigError(f"a {kind} vocabulary of {vocab_size} tokens: {allowed}")
+        raise ConfigError(f"a {kind} vocabulary of size {vocab_size}: {allowed}")
     if normalization == "nfc":
         texts = map(compose, texts)
     backend = backends.MAKE[kind](texts, vocab_size, special)

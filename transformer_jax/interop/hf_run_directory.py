@@ -14,6 +14,7 @@ import numpy as np
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.core.storage.urls import url_of
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.chat.template import copy_template
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.interop.config_reader import read_config
@@ -159,7 +160,8 @@ def preprocessor_fields(path: Path) -> dict[str, Any] | None:
     """Returns the settings of image preprocessing: size, mean of pixels and so on.
 
     As in transformers, ``image_processor`` in ``processor_config.json``, which processors of images
-    and texts write, goes before ``preprocessor_config.json``. None if the folder has neither.
+    and texts write, goes before ``preprocessor_config.json``. None if the folder has neither,
+    which is logged, since the defaults are ViT's.
 
     Raises:
         CheckpointError: A file is damaged.
@@ -169,7 +171,13 @@ def preprocessor_fields(path: Path) -> dict[str, Any] | None:
         found = read_config(both).values.get("image_processor")
         if isinstance(found, dict):
             return found
-    return read_config(file).values if os.path.lexists(file) else None
+    if os.path.lexists(file):
+        return read_config(file).values
+    log(
+        f"{path}: has no preprocessor_config.json: pictures are prepared with the defaults of ViT "
+        f"(mean and standard deviation 0.5)"
+    )
+    return None
 
 
 def run_fields(folder: HFCheckpoint) -> dict[str, Any]:

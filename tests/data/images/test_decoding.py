@@ -52,10 +52,10 @@ def test_transparent_pixels_are_white():
     assert decode(encoded(picture), "a.png").tolist() == [[[255, 255, 255], [255, 0, 0]]]
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
-def test_sixteen_bits_become_eight(dtype):
-    wide = np.array([[0, 257, 65_535]], dtype)
-    assert decode(encoded(Image.fromarray(wide), "TIFF"), "a", 1)[..., 0].tolist() == [[0, 1, 255]]
+@pytest.mark.parametrize("form", ["TIFF", "PNG", "PPM"])
+def test_sixteen_bits_become_eight(form):
+    wide = np.array([[0, 257, 65_535]], np.uint16)
+    assert decode(encoded(Image.fromarray(wide), form), "a", 1)[..., 0].tolist() == [[0, 1, 255]]
 
 
 def test_pictures_are_upright():
@@ -89,8 +89,9 @@ def bomb(side=60_000):
         (encoded(RGB)[:150], "a.png: the picture is damaged or truncated"),
         (encoded(RGB, "JPEG")[:-60], "a.png: the picture is damaged or truncated"),
         (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "a.png: pixels are float"),
+        (encoded(Image.fromarray(np.ones((2, 2), np.int32)), "TIFF"), "a.png: pixels are 32-bit"),
     ],
-    ids=["empty", "text", "eps", "bomb", "half a bomb", "large", "png", "jpeg", "floats"],
+    ids=["empty", "text", "eps", "bomb", "half a bomb", "large", "png", "jpeg", "floats", "wide"],
 )  # fmt: skip
 def test_bad_pictures_are_refused(content, message):
     with pytest.raises(DataError, match="^" + message) as caught:

@@ -100,6 +100,8 @@ def read_template(path: Path) -> str:
     """
     try:
         text = read_file(path, _LARGEST_FILE).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 at byte {error.start}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -63,7 +63,7 @@ def decode(
 
     - It is turned upright according to its EXIF orientation.
     - Transparent pixels are blended over white.
-    - 16 bits per channel become 8, by division by 257; 32-bit integers are treated as 16 bits.
+    - 16 bits per channel become 8, by division by 257.
     - Palettes, CMYK, YCbCr, LAB and HSV become RGB, or grey if ``channels`` is 1; grey becomes
       three equal channels.
 
@@ -75,15 +75,18 @@ def decode(
 
     Raises:
         DataError: It is not a picture of a known format, is truncated or damaged, has more pixels,
-            or contains floating-point numbers.
+            or contains floating-point numbers or 32-bit integers.
 
     Example:
         >>> decode(b"P5 2 1 255 " + bytes([0, 255]), "dots.pgm").tolist()
         [[[0, 0, 0], [255, 255, 255]]]
     """
     with _opened(content, where, max_pixels) as picture:
-        if picture.mode == "F":
-            raise DataError(f"{where}: pixels are floating-point numbers: save it with 8 bits")
+        # Other formats hold at most 16 bits in this mode.
+        whole = picture.mode == "I" and picture.format == "TIFF"
+        if whole or picture.mode == "F":
+            kind = "32-bit integers" if whole else "floating-point numbers"
+            raise DataError(f"{where}: pixels are {kind}: save it with 8 bits")
         try:
             upright = ImageOps.exif_transpose(picture)
             pixels = np.asarray(_in_mode(upright, "L" if channels == 1 else "RGB"))
