@@ -5,10 +5,15 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+BUILD = Path(__file__).parent / "_build"
 # Programs of code cells, so that only what has changed in a page is compiled again.
-PROGRAMS = Path(__file__).parent / "_build" / "programs"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Each kernel would warn that its messages, on this machine, are not encrypted.
+os.environ["IPYTHONDIR"] = str(BUILD / "ipython")
+PROFILE = BUILD / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "transformer_jax"
@@ -35,7 +40,7 @@ highlight_language = "text"  # of blocks that name no language, which are comman
 
 # Pages with code cells are executed, unless nothing in them has changed.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(Path(__file__).parent / "_build" / "executed")
+nb_execution_cache_path = str(BUILD / "executed")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True  # one block of output for each cell
