@@ -164,7 +164,7 @@ def test_the_reward_of_a_prompt_with_its_completion_is_that_of_training(tmp_path
     for row, said in (
         ({"prompt": "a cab"}, "no field 'completion': give a text, "),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "no field 'completion'"),
-        ({"prompt": "a", "completion": 3}, "completion is int, and text is wanted"),
+        ({"prompt": "a", "completion": 3}, "completion is int; text is needed"),
         ({"prompt": "\ud800", "completion": "b"}, "prompt holds half a character"),
         ({"prompt": "a", "completion": "\0"}, "completion holds NUL"),
         ({"prompt": "a", "completion": ""}, "the completion is empty"),
