@@ -74,7 +74,8 @@ def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_
     assert CHANGED in err
     assert "data.read.lowercase is true (absent in training)" in err
     assert "--allow-changed-config" in err
-    assert err.count("\n") == 1
+    # A slow machine shows the progress of loading, too.
+    assert len([line for line in err.splitlines() if not line.startswith("loading ")]) == 1
 
 
 def test_a_changed_run_is_evaluated_where_that_is_meant(changed_run, run_command):
