@@ -21,6 +21,7 @@ PEERS = all(map(importlib.util.find_spec, ("torch", "transformers", "ctranslate2
 
 
 @pytest.mark.slow
+@pytest.mark.apart
 @pytest.mark.parametrize("what", get_args(What))
 def test_every_command_runs_with_a_tiny_model(what, tmp_path):
     command = [sys.executable, "-m", "benchmarks", what, "--tiny", "--rounds", "1"]
