@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_jax.core.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError, plural
 from transformer_jax.visual.boxes import DATA, FROZEN, MAP, STEP, Box, plot_boxes
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def plot_unrolled(steps: int, inputs: int, width: int, path: Path | None = None)
         boxes.append(Box(name("x", n), (inputs,), (at, 0.0), DATA))
         reads = (name("x", n), before)
         boxes.append(Box(name("z", n), (width,), (at, 1.2), STEP, reads, labels=("W", "U")))
-    return plot_boxes(boxes, f"A recurrent layer over {steps} steps", path)
+    return plot_boxes(boxes, f"A recurrent layer over {plural(steps, 'step')}", path)
 
 
 def plot_low_rank(width: int, rank: int, path: Path | None = None) -> "Figure":
