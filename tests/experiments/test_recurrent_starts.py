@@ -151,7 +151,7 @@ def test_layers_the_head_and_new_tokens(start, train, tmp_path, capfd):
         "--training.seed", 7,
     )  # fmt: skip
     err = capfd.readouterr().err
-    assert "1 new token near the mean" in err
+    assert "1 new token initialized near the mean" in err
     before, after = parameters(there, "best"), parameters(run)
     layer = [name for name in before if name.startswith("decoder/layers/forward/1/")]
     assert after.keys() - before.keys() == {"decoder/table/table"}

@@ -316,7 +316,7 @@ def test_a_decoder_learns_to_classify(start, texts, tmp_path, capfd):
     given = ["--init-from", str(there), "--output", f"{tmp_path}/run"]
     assert encoder_only.main([*command, *given]) == 0
     err = capfd.readouterr().err
-    assert "newly initialized: labels; 3 new tokens near the mean" in err
+    assert "newly initialized: labels; 3 new tokens initialized near the mean" in err
     assert "training, with 0.5 x language modelling" in err
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["task"]["lm_loss_weight"] == 0.5
@@ -423,7 +423,7 @@ def test_a_setting_that_is_given_counts_also_where_it_is_usual(published, train,
 def test_new_tokens_begin_near_the_mean(start, train, tmp_path, capfd, family):
     there = start(family)
     run = train(family, tmp_path / "run", "--init-from", there, *ADDED, *STILL)
-    assert "2 new tokens near the mean" in capfd.readouterr().err
+    assert "2 new tokens initialized near the mean" in capfd.readouterr().err
     before, after = parameters(there, "best"), parameters(run)
     old, new = before.pop("embedding/table"), after.pop("embedding/table")
     assert new.shape[0] == old.shape[0] + 2 == model_of(run)["vocab_size"]

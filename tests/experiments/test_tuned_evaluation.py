@@ -254,7 +254,7 @@ def test_a_mistake_is_one_line(base, chat_base, files, capsys):
         (run, answers, 2, "answers.jsonl: has conversations, but "),
         (policy, ["--reward-run", run], 2, f"error: --reward-run {run}: not a reward model"),
         (policy, ["--reward-file", "none.py"], 2, "error: --reward-file none.py: there is no"),
-        (policy, ["--reward-file", "a", "--reward-run", "b"], 2, "by one of --reward-file FILE.py"),
+        (policy, ["--reward-file", "a", "--reward-run", "b"], 2, "either --reward-file FILE.py"),
     ):
         capsys.readouterr()
         assert decoder_only.main(["evaluate", str(path), *map(str, more)]) == code, said
