@@ -51,7 +51,13 @@ def is_rounded(text, values):
     plain = text.replace(",", "")
     digits = len(plain.partition(".")[2]) or -(len(plain) - len(plain.rstrip("0")))
     half = 0.5001 * 10.0**-digits
-    return any(abs(float(plain) - value * by) <= half for value in values for by in (1, 100, 1e-6))
+    scaled = (value * by for value in values for by in _scales(value))
+    return any(abs(float(plain) - value) <= half for value in scaled)
+
+
+def _scales(value):
+    """The factors that a page may give a value: shares are percentages, large values millions."""
+    return (1, 100) if abs(value) <= 1 else (1,) if abs(value) < 1e5 else (1, 1e-6)
 
 
 def sections(page):

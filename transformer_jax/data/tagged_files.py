@@ -1,7 +1,8 @@
 """Words with tags from files: CoNLL-U, columns, JSONL."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.labeled_files import (
@@ -48,7 +49,10 @@ def read_tagged(
             message has ``path:line``.
     """
     kind = labeled_format(path, "tag", read.format, where)
-    rows = {"conllu": _conllu, "columns": _columns, "jsonl": _word_lists}[kind](path, read, where)
+    if kind == "jsonl":
+        rows = _word_lists(path, read, where)
+    else:
+        rows = _sentences((_conllu if kind == "conllu" else _columns)(path, read, where))
     lines, words, tags = [], [], []
     prepare = Preparation.of(read)
     for line, sentence, row in rows:
@@ -60,20 +64,36 @@ def read_tagged(
     return Tagged(path, words, tags, lines)
 
 
-def _conllu(
-    path: str, read: LabeledOptions, where: str
+def _sentences(
+    rows: Iterable[tuple[int, tuple[str, str] | None]],
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    if read.tag not in ("upos", "xpos"):
-        raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
-    form, tag = _COLUMNS["form"], _COLUMNS[read.tag]
+    """Groups numbered words with tags into sentences, each of which ends before a None."""
     begin = 0
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(read_lines(path, where), 1):
-        if not line or line.isspace():
+    for number, row in itertools.chain(rows, [(0, None)]):
+        if row is None:
             if words:
                 yield begin, words, tags
             words, tags = [], []
+            continue
+        begin = begin if words else number
+        words.append(row[0])
+        tags.append(row[1])
+
+
+def _conllu(
+    path: str, read: LabeledOptions, where: str
+) -> Iterator[tuple[int, tuple[str, str] | None]]:
+    """Yields the line of each word with the word and its tag; None at an empty line."""
+    if read.tag not in ("upos", "xpos"):
+        raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
+    form, tag = _COLUMNS["form"], _COLUMNS[read.tag]
+    count = 0  # words of the sentence so far
+    for number, line in enumerate(read_lines(path, where), 1):
+        if not line or line.isspace():
+            count = 0
+            yield number, None
             continue
         if line.startswith("#"):
             continue
@@ -85,10 +105,11 @@ def _conllu(
             )
         if "-" in cells[0] or "." in cells[0]:
             continue
-        if cells[0] != str(len(words) + 1):
+        count += 1
+        if cells[0] != str(count):
             raise DataError(
-                f"{path}:{number}: the word has number {cells[0]!r}, but {len(words) + 1} is "
-                f"needed: words count from 1, and an empty line ends a sentence"
+                f"{path}:{number}: the word has number {cells[0]!r}, but {count} is needed: words "
+                f"count from 1, and an empty line ends a sentence"
             )
         word = cells[form].strip()
         if not word or cells[tag] in ("", "_"):
@@ -97,16 +118,13 @@ def _conllu(
                 f"{path}:{number}: the word {word[:40]!r} {what}: fill it in"
                 + (", or choose another column with data.read.tag" if word else "")
             )
-        begin = begin if words else number
-        words.append(word)
-        tags.append(cells[tag])
-    if words:
-        yield begin, words, tags
+        yield number, (word, cells[tag])
 
 
 def _columns(
     path: str, read: LabeledOptions, where: str
-) -> Iterator[tuple[int, list[str], list[str]]]:
+) -> Iterator[tuple[int, tuple[str, str] | None]]:
+    """Yields as :func:`_conllu`; a line that begins with -DOCSTART- ends a sentence, too."""
     column = int(read.tag) if is_number(read.tag) else 0
     place = -1 if read.tag == LabeledOptions.tag else max(column - 1, 0)
     if place == 0:
@@ -114,26 +132,17 @@ def _columns(
             f"data.read.tag {read.tag}: columns have numbers, and words are in the first: give a "
             f"number from 2, or leave it out for the last column"
         )
-    begin = 0
-    words: list[str] = []
-    tags: list[str] = []
     for number, line in enumerate(read_lines(path, where), 1):
         cells = line.split()
         if not cells or cells[0] == "-DOCSTART-":
-            if words:
-                yield begin, words, tags
-            words, tags = [], []
-            continue
-        if len(cells) < max(2, place + 1):
+            yield number, None
+        elif len(cells) < max(2, place + 1):
             raise DataError(
                 f"{path}:{number}: {plural(len(cells), 'column')}, and the tag is in column "
                 f"{max(2, place + 1)}: correct the line, or name another by data.read.tag"
             )
-        begin = begin if words else number
-        words.append(cells[0])
-        tags.append(cells[place])
-    if words:
-        yield begin, words, tags
+        else:
+            yield number, (cells[0], cells[place])
 
 
 def _word_lists(

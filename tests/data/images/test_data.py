@@ -95,6 +95,11 @@ def test_pictures_of_tests_that_are_trained_on_are_counted(classes):
     assert open_images(images).overlaps == (said,)
     for path in other.glob("copy*"):
         path.unlink()
+    # Bitmaps of one size that differ at the other end of the file alone.
+    tall = np.zeros((64, 64, 3), np.uint8)
+    for folder, shade in ((classes / "dog", 0), (other, 1)):
+        tall[-1] = shade  # the first bytes: rows of bitmaps go upwards
+        Image.fromarray(tall).save(folder / "tall.bmp")
     assert not open_images(images).overlaps
     pixels = RNG.integers(0, 256, (6, 3, 3), np.uint8)
     np.savez(classes.parent / "a.npz", x=pixels[:4], y=np.arange(4))

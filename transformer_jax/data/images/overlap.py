@@ -1,8 +1,9 @@
 """Pictures of one part of a data set that also occur in another part."""
 
+import hashlib
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import IO, Any
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.storage.copies import local_file
@@ -11,14 +12,15 @@ from transformer_jax.data.images.tables import ImageTable
 
 __all__ = ["overlap"]
 
-_END = 4096  # bytes at the end of a file that, with its size, identify a picture
+_END = 4096  # bytes at the end of a file, which few files of one size share
 
 
 def overlap(train: ImageTable, part: ImageTable) -> str:
     """Returns a line about the pictures of a part that also occur in training, or nothing.
 
-    Files with the same content are one picture, whatever their names are. Files are compared by
-    their sizes and last bytes, arrays by all pixels. Prepared data sets are not compared.
+    Files with the same bytes are one picture, whatever their names are, and so are arrays with the
+    same pixels. Files are compared by size, then by their last bytes, and in full only where both
+    agree. Prepared data sets are not compared.
 
     Args:
         train: The training pictures.
@@ -27,46 +29,56 @@ def overlap(train: ImageTable, part: ImageTable) -> str:
     Raises:
         DataError: A file cannot be read.
     """
-    if not _comparable(train, part):
+    tables = train, part
+    keys = next((keys for kind, keys in _KEYS.items()
+                 if all(isinstance(one.pictures, kind) for one in tables)), ())  # fmt: skip
+    if not keys:
         return ""
-    names = {name for _, name in _coarse(train)} & {name for _, name in _coarse(part)}
-    known = {_exact(train, row) for row, name in _coarse(train) if name in names}
-    shared = sum(_exact(part, row) in known for row, name in _coarse(part) if name in names)
-    if not shared:
+    rows = [sorted(set(one.rows.tolist())) for one in tables]
+    for key in keys:
+        found = [
+            {row: key(one.pictures, row) for row in left}
+            for one, left in zip(tables, rows, strict=True)
+        ]
+        both = set(found[0].values()) & set(found[1].values())
+        rows = [[row for row, value in one.items() if value in both] for one in found]
+    if not rows[1]:
         return ""
     count = plural(len(set(part.rows.tolist())), "picture")
-    return f"{part.name}: {shared:,} of {count} are also in the training data"
+    return f"{part.name}: {len(rows[1]):,} of {count} are also in the training data"
 
 
-def _comparable(train: ImageTable, part: ImageTable) -> bool:
-    kinds = (PictureFiles, ArrayPictures)
-    return any(all(isinstance(one.pictures, kind) for one in (train, part)) for kind in kinds)
+def _size(pictures: PictureFiles, row: int) -> Any:
+    return _read(pictures, row, lambda file: file.seek(0, os.SEEK_END))
 
 
-def _coarse(table: ImageTable) -> Iterator[tuple[int, Any]]:
-    """Yields the index of each picture, and a value that equal pictures share."""
-    source = table.pictures
-    for row in sorted(set(table.rows.tolist())):
-        if isinstance(source, ArrayPictures):
-            yield row, hash(source[row].tobytes())
-        else:
-            assert isinstance(source, PictureFiles)
-            try:
-                yield row, os.path.getsize(local_file(source.paths[row]))
-            except OSError as error:
-                raise DataError(f"{source.where(row)}: {error.strerror or error}") from None
+def _end(pictures: PictureFiles, row: int) -> Any:
+    def read(file: IO[bytes]) -> bytes:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+        return file.read()
+
+    return _read(pictures, row, read)
 
 
-def _exact(table: ImageTable, row: int) -> Any:
-    """Returns a value that only equal pictures share."""
-    source = table.pictures
-    if isinstance(source, ArrayPictures):
-        return source[row].shape, source[row].tobytes()
-    assert isinstance(source, PictureFiles)
+def _content(pictures: PictureFiles, row: int) -> Any:
+    return _read(pictures, row, lambda file: hashlib.file_digest(file, "sha256").digest())
+
+
+def _read(pictures: PictureFiles, row: int, read: Callable[[Any], Any]) -> Any:
     try:
-        with open(local_file(source.paths[row]), "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _END))
-            return size, file.read()
+        with open(local_file(pictures.paths[row]), "rb") as file:
+            return read(file)
     except OSError as error:
-        raise DataError(f"{source.where(row)}: {error.strerror or error}") from None
+        raise DataError(f"{pictures.where(row)}: {error.strerror or error}") from None
+
+
+def _pixels(pictures: ArrayPictures, row: int) -> Any:
+    pixels = pictures[row]
+    return pixels.shape, hashlib.sha256(pixels.tobytes()).digest()
+
+
+# Values that equal pictures share, the cheapest first; only equal pictures share all of them.
+_KEYS: dict[type, tuple[Callable[[Any, int], Any], ...]] = {
+    PictureFiles: (_size, _end, _content),
+    ArrayPictures: (_pixels,),
+}
