@@ -1,9 +1,9 @@
 """The controller: starts workers, runs their cases in turns, round by round, and compares them.
 
-Every worker is pinned to as many cores as it has threads. With one thread, CPU time of the process
-is measured, which other programs on the machine hardly affect; with more threads, wall time. Cases
-take turns within a round, in alternating order, and ratios are computed within rounds, so drifts of
-the machine cancel.
+On a CPU, every worker is pinned to as many cores as it has threads. With one thread, CPU time of
+the process is measured, which other programs on the machine hardly affect; with more threads, and
+on a GPU, wall time. Cases take turns within a round, in alternating order, and ratios are computed
+within rounds, so drifts of the machine cancel.
 """
 
 import atexit
@@ -21,13 +21,23 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["Bench", "Case", "Limits", "Row", "environment", "table", "tell"]
 
 _LEAST = 30.0  # seconds minimum time for an answer, regardless of the time of its table
 
 TREE = Path(__file__).resolve().parents[1]  # this checkout
+
+# Environment of workers on a device; on a GPU, several of them share its memory.
+_DEVICE = {
+    "cpu": {"JAX_PLATFORMS": "cpu", "BENCHMARK_DEVICE": "cpu"},
+    "gpu": {
+        "JAX_PLATFORMS": "cuda,cpu",
+        "BENCHMARK_DEVICE": "cuda",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    },
+}
 
 # Instruction sets of a processor that determine the speed of matrix products.
 _INSTRUCTIONS = (
@@ -54,16 +64,18 @@ class Row:
 class Worker:
     """A process that sets up cases and runs them when asked."""
 
-    def __init__(self, python: str, module: str, threads: int, tree: Path):
-        env = os.environ | {
-            "PYTHONPATH": str(tree),
-            "JAX_PLATFORMS": "cpu",
+    def __init__(self, python: str, module: str, threads: int, tree: Path, device: str = "cpu"):
+        paths = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = os.environ | _DEVICE[device] | {
+            "PYTHONPATH": os.pathsep.join(paths),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": str(threads),
-        }
-        cores = sorted(os.sched_getaffinity(0))[:threads]
-        command = ["taskset", "-c", ",".join(map(str, cores)), python, "-m", module]
+        }  # fmt: skip
+        command = [python, "-m", module]
+        if device == "cpu":
+            cores = sorted(os.sched_getaffinity(0))[:threads]
+            command = ["taskset", "-c", ",".join(map(str, cores)), *command]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -180,8 +192,14 @@ class Limits:
 class Bench:
     """Cases in separate processes, measured in turns, with progress on stderr."""
 
-    def __init__(self, threads: int = 1, title: str = "", limits: Limits = Limits()):
-        self.threads, self.limits = threads, limits
+    def __init__(
+        self,
+        threads: int = 1,
+        title: str = "",
+        limits: Limits = Limits(),
+        device: Literal["cpu", "gpu"] = "cpu",
+    ):
+        self.threads, self.limits, self.device = threads, limits, device
         self.cases: list[Case] = []
         self._began = time.monotonic()
         if title:
@@ -214,7 +232,7 @@ class Bench:
         """
         tell(f"  setting up {name}")
         try:
-            worker = Worker(python, module, self.threads, tree)
+            worker = Worker(python, module, self.threads, tree, self.device)
         except OSError as error:
             self._leave_out(name, error)
             return None
@@ -262,7 +280,7 @@ class Bench:
                     )
         if base not in samples:
             base = next(iter(samples), base)
-        key = "cpu" if self.threads == 1 else "wall"
+        key = "cpu" if self.threads == 1 and self.device == "cpu" else "wall"
         return [
             _row(
                 case.name,

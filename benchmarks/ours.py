@@ -4,6 +4,7 @@ from transformer_jax.core.runtime import retain_freed_memory
 
 retain_freed_memory()
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.models.config import (
     AttentionConfig,
+    ComputeConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
@@ -54,11 +56,8 @@ def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, 
 
 def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype="float32"):
     """One AdamW step with label smoothing and clipping, without dropout, on full batches."""
-    import dataclasses
-
     config = configuration(vocab, width, heads, layers, hidden, final=True)
-    compute = dataclasses.replace(config.compute, dtype=dtype)
-    config = dataclasses.replace(config, compute=compute)
+    config = dataclasses.replace(config, compute=ComputeConfig(dtype=dtype))
     model = TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
@@ -108,10 +107,13 @@ def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
     return graph, new
 
 
-def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beams):
+def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beams, dtype="float32"):
     """The loop of ``translate``: exactly ``new`` tokens per sentence."""
     config = configuration(vocab, width, heads, layers, hidden)
-    graph, params = prepared(*load_marian(folder, config))
+    config = dataclasses.replace(config, compute=ComputeConfig(dtype=dtype))
+    graph, params = load_marian(folder, config)
+    narrow = lambda a: a.astype(dtype) if a.ndim > 1 else a
+    graph, params = prepared(graph, jax.tree.map(narrow, params))
     rng = np.random.default_rng(1)
     source = rng.integers(4, vocab, (batch, length)).astype(np.int32)
     source[:, -1] = EOS

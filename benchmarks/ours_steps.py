@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.models.layers.parameters import parameters, values
+from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
@@ -36,7 +37,9 @@ def training_steps(
         partition: The trained parameters.
         adamw: Settings of the optimizer.
     """
+    model = with_attention_kernels(model, jax.devices()[0])
     graph = nnx.graphdef(model)
+    batches = jax.device_put(list(batches))
     trained, kept = partition.split(parameters(model), nnx.Rngs(0))
     params, frozen = values(trained), values(kept)
     rate = OptimizerConfig(

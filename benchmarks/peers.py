@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.peers_steps import training_steps
-from benchmarks.worker import Setup, serve
+from benchmarks.worker import DEVICE, Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 torch.set_num_threads(THREADS)
@@ -41,7 +41,8 @@ class TorchTransformer(nn.Module):
     def forward(self, source, target):
         """Returns the logits after each token of ``target``."""
         pad = source == 0
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        size = target.shape[1]
+        causal = nn.Transformer.generate_square_subsequent_mask(size, device=target.device)
         out = self.transformer(
             self.embed(source),
             self.embed(target),
@@ -56,13 +57,13 @@ class TorchTransformer(nn.Module):
 def train(vocab, width, heads, layers, hidden, batch, length, compiled=False, dtype="float32"):
     """One AdamW step with label smoothing and clipping, as in ours; bfloat16 by autocast."""
     torch.manual_seed(0)
-    model = TorchTransformer(vocab, width, heads, layers, hidden).train()
+    model = TorchTransformer(vocab, width, heads, layers, hidden).to(DEVICE).train()
     run_model = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True
     )
     rng = np.random.default_rng(0)
-    draw = lambda n: torch.from_numpy(rng.integers(4, vocab, (batch, n)))
+    draw = lambda n: torch.from_numpy(rng.integers(4, vocab, (batch, n))).to(DEVICE)
     batches = [(draw(length), draw(length + 1)) for _ in range(8)]
 
     def loss_of(source, target):
@@ -112,7 +113,6 @@ def marian(folder, vocab, width, heads, layers, hidden):
         model.save_pretrained(where)
         weights = {k: v.numpy() for k, v in model.state_dict().items()}
         np.savez(Path(folder) / "marian.npz", **weights)
-        _convert(weights, Path(folder) / "ctranslate2", vocab, width, heads, layers)
     if folder not in _models:
         _models[folder] = MarianMTModel.from_pretrained(where).eval()
     return _models[folder]
@@ -174,10 +174,12 @@ def _source(vocab, batch, length):
     return ids
 
 
-def generate(folder, vocab, width, heads, layers, hidden, batch, length, new, beams):
+def generate(
+    folder, vocab, width, heads, layers, hidden, batch, length, new, beams, dtype="float32"
+):
     """Hugging Face ``generate``: exactly ``new`` tokens per sentence."""
-    model = marian(folder, vocab, width, heads, layers, hidden)
-    source = torch.from_numpy(_source(vocab, batch, length))
+    model = marian(folder, vocab, width, heads, layers, hidden).to(DEVICE, getattr(torch, dtype))
+    source = torch.from_numpy(_source(vocab, batch, length)).to(DEVICE)
 
     @torch.no_grad()
     def run(times):
@@ -201,9 +203,12 @@ def ctranslate2(
     """CTranslate2 on the same weights: exactly ``new`` tokens per sentence."""
     import ctranslate2
 
-    marian(folder, vocab, width, heads, layers, hidden)
+    model, where = marian(folder, vocab, width, heads, layers, hidden), Path(folder) / "ctranslate2"
+    if not where.exists():
+        weights = {k: v.numpy() for k, v in model.state_dict().items()}
+        _convert(weights, where, vocab, width, heads, layers)
     translator = ctranslate2.Translator(
-        str(Path(folder) / "ctranslate2"),
+        str(where),
         device="cpu",
         inter_threads=1,
         intra_threads=THREADS,

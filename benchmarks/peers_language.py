@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.peers_steps import training_steps
-from benchmarks.worker import Setup, serve
+from benchmarks.worker import DEVICE, Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 torch.set_num_threads(THREADS)
@@ -72,7 +72,7 @@ class Gpt(nn.Module):
 
     def forward(self, tokens, targets):
         """Returns the mean loss."""
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.ln_f(x))
@@ -84,7 +84,7 @@ def train(
 ):
     """One step of nanoGPT's training loop, with fused AdamW; bfloat16 by autocast."""
     torch.manual_seed(0)
-    model = Gpt(vocab, width, heads, layers, context, gelu).train()
+    model = Gpt(vocab, width, heads, layers, context, gelu).to(DEVICE).train()
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
@@ -93,7 +93,7 @@ def train(
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-8, fused=True)
     run_model = torch.compile(model) if compiled else model
     rng = np.random.default_rng(0)
-    draw = lambda: torch.from_numpy(rng.integers(0, vocab, (batch, context)))
+    draw = lambda: torch.from_numpy(rng.integers(0, vocab, (batch, context))).to(DEVICE)
     batches = [(draw(), draw()) for _ in range(8)]
     return training_steps(parameters, optimizer, run_model, batches, dtype)
 
@@ -112,7 +112,7 @@ def gpt2(vocab: int, width: int, heads: int, layers: int, dtype: str = "float32"
         config = GPT2Config(vocab_size=vocab, n_embd=width, n_head=heads, n_layer=layers)
         end = vocab - 1
         config.bos_token_id = config.eos_token_id = end
-        _models[dtype] = GPT2LMHeadModel(config).eval().to(getattr(torch, dtype))
+        _models[dtype] = GPT2LMHeadModel(config).eval().to(DEVICE, getattr(torch, dtype))
     return _models[dtype]
 
 
@@ -120,10 +120,10 @@ def _prompts(batch: int, length: int, vocab: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, vocab - 1, (batch, length))
 
 
-def generate(batch, prompt, new, dtype="float32", **size):
-    """Hugging Face ``generate``: exactly ``new`` tokens per prompt."""
+def generate(batch, prompt, new, dtype="float32", cache=None, **size):
+    """Hugging Face ``generate``: exactly ``new`` tokens per prompt; a static cache compiles it."""
     model = gpt2(**size, dtype=dtype)
-    ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"]))
+    ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"])).to(DEVICE)
     mask = torch.ones_like(ids)
 
     @torch.no_grad()
@@ -131,7 +131,7 @@ def generate(batch, prompt, new, dtype="float32", **size):
         for _ in range(times):
             out = model.generate(
                 input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=size["vocab"] - 1,
-                min_new_tokens=new, max_new_tokens=new,
+                min_new_tokens=new, max_new_tokens=new, cache_implementation=cache,
             )  # fmt: skip
         assert out.shape[1] == prompt + new
         return out[0, prompt:][:8].tolist()
@@ -143,7 +143,7 @@ def generate(batch, prompt, new, dtype="float32", **size):
 def prefill(batch, prompt, new, dtype="float32", **size):
     """Hugging Face: reads prompts, and computes the next logits."""
     model = gpt2(**size, dtype=dtype)
-    ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"]))
+    ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"])).to(DEVICE)
 
     @torch.no_grad()
     def run(times):

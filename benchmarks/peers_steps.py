@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.worker import DEVICE
+
 __all__ = ["training_steps"]
 
 
@@ -33,7 +35,7 @@ def training_steps(
     def step() -> torch.Tensor:
         batch = batches[state["at"] % len(batches)]
         state["at"] += 1
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "bfloat16"):
             loss = loss_of(*batch)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)

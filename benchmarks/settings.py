@@ -40,7 +40,9 @@ class Settings:
     # Minutes per table, after which no further round begins; at least one is measured.
     minutes: float = 2.0
     tiny: bool = False  # a tiny model and little work, as a smoke test
-    threads: int = 1  # 1 measures CPU time, more measures wall time
+    threads: int = 1  # on a CPU, 1 measures CPU time, more measures wall time
+    # Device; on a GPU, sizes and cases are those of GPUs, and wall time is measured.
+    device: Literal["cpu", "gpu"] = "cpu"
     output: Path = Path("benchmarks/results")  # output folder
 
     @property
@@ -50,7 +52,8 @@ class Settings:
 
     def bench(self, title: str) -> Bench:
         """Returns the bench of a table, with the time limits of the settings."""
-        return Bench(self.threads, title, Limits(self.patience, 60 * self.minutes))
+        limits = Limits(self.patience, 60 * self.minutes)
+        return Bench(self.threads, title, limits, self.device)
 
     def size(self, **size: Any) -> dict[str, Any]:
         """Returns the sizes of a model and of its work, small with ``tiny``."""

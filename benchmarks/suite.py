@@ -21,10 +21,11 @@ are not installed, or take longer than --patience, are skipped with a note. A ta
 stopped.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import sys
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from benchmarks import loading
 from benchmarks.harness import environment, table
 from benchmarks.recurrent import recurrent
 from benchmarks.settings import GPT2, Settings, Table
+from transformer_jax.core.errors import ConfigError
 
 PEERS = "benchmarks.peers"
 OURS_LANGUAGE = "benchmarks.ours_language"
@@ -49,6 +51,7 @@ OURS_IMAGES, PEERS_IMAGES = "benchmarks.ours_images", "benchmarks.peers_images"
 
 # 3+3 layers, widths 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
 SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
+BASE = {"vocab": 37_000, "width": 512, "heads": 8, "layers": 6, "hidden": 2048}  # on GPUs
 
 # nanoGPT's settings for a CPU, and a larger model.
 CHARACTERS = {"vocab": 65, "width": 128, "heads": 4, "layers": 4, "context": 64, "batch": 12}
@@ -62,29 +65,52 @@ LLAMA = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
 
 
 def train(settings: Settings) -> list[Table]:
-    """A training step on 64 pairs of 32 + 32 tokens."""
-    arguments = settings.size(**SIZE, batch=64, length=32)
+    """A training step on 64 pairs of 32 + 32 tokens; on a GPU, of Transformer-base on 384 of 64."""
+    on_gpu = settings.device == "gpu"
+    work = {**BASE, "batch": 384, "length": 64} if on_gpu else {**SIZE, "batch": 64, "length": 32}
+    arguments = settings.size(**work)
     batch, length = arguments["batch"], arguments["length"]
     title = f"seq2seq training step, {batch} pairs of {length} + {length} tokens"
     bench = settings.bench(title)
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS}
     base = "torch.nn.Transformer, eager"
     compiled, narrow = {"compiled": True}, {"dtype": "bfloat16"}
-    bench.add("transformer_jax", "train", arguments)
-    bench.add("transformer_jax, logits not held", "train", arguments | {"chunk": 512})
-    bench.add("transformer_jax, bfloat16", "train", arguments | narrow)
-    bench.add(base, "train", arguments, **peer)
-    bench.add(f"{base}, bfloat16", "train", arguments | narrow, **peer)
-    for name, more in (("compiled", compiled), ("compiled, bfloat16", compiled | narrow)):
-        name = f"torch.nn.Transformer, {name}"
+    ours: dict[str, dict[str, Any]] = {
+        "transformer_jax": {},
+        "transformer_jax, logits not held": {"chunk": 512},
+        "transformer_jax, bfloat16": narrow,
+    }
+    theirs: dict[str, dict[str, Any]] = {
+        base: {},
+        f"{base}, bfloat16": narrow,
+        "torch.nn.Transformer, compiled": compiled,
+        "torch.nn.Transformer, compiled, bfloat16": compiled | narrow,
+    }
+    if on_gpu:
+        ours, theirs = _narrow(ours), _narrow(theirs)
+        ours["transformer_jax, bfloat16, logits not held"] = narrow | {"chunk": 4096}
+        base = f"{base}, bfloat16"
+    for name, more in ours.items():
+        bench.add(name, "train", arguments | more)
+    for name, more in theirs.items():
         bench.add(name, "train", arguments | more, **peer)
     rows = bench.measure(settings.turns, 2 * batch * length, base)
     bench.close()
     return [(title, rows, "tokens")]
 
 
+def _narrow(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the cases in bfloat16, in which GPUs train."""
+    return {name: more for name, more in cases.items() if more.get("dtype") == "bfloat16"}
+
+
 def decode(settings: Settings) -> list[Table]:
-    """32 new tokens for sentences of 32, greedily and with 4 beams, for batches of 1 and 32."""
+    """32 new tokens for sentences of 32, greedily and with 4 beams, for batches of 1 and 32.
+
+    On a GPU, Transformer-base in bfloat16, for a batch of 128 too.
+    """
+    if settings.device == "gpu":
+        return _decode_on_gpu(settings)
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, beams in ((1, 1), (1, 4), (32, 1), (32, 4)):
@@ -106,8 +132,25 @@ def decode(settings: Settings) -> list[Table]:
     return tables
 
 
+def _decode_on_gpu(settings: Settings) -> list[Table]:
+    tables = []
+    with tempfile.TemporaryDirectory() as folder:
+        for batch, beams in ((1, 4), (32, 1), (128, 4)):
+            size = settings.size(**BASE, batch=batch, length=32, new=32)
+            arguments = {**size, "folder": folder, "beams": beams, "dtype": "bfloat16"}
+            search = "greedy" if beams == 1 else f"beam {beams}"
+            title = f"Transformer-base, decode, bfloat16, batch {size['batch']}, {search}"
+            bench, base = settings.bench(title), "transformers generate"
+            bench.add(base, "generate", arguments, python=settings.peers, module=PEERS)
+            bench.add("transformer_jax", "decode", arguments, times=8)
+            rows = bench.measure(settings.turns, size["batch"] * size["new"], base)
+            bench.close()
+            tables.append((title, rows, "tokens"))
+    return tables
+
+
 def language_train(settings: Settings) -> list[Table]:
-    """A training step of nanoGPT's model, small and medium."""
+    """A training step of nanoGPT's model, small and medium; on a GPU, of GPT-2's smallest size."""
     tables = []
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
     tanh, compiled, narrow = {"gelu": "tanh"}, {"compiled": True}, {"dtype": "bfloat16"}
@@ -119,7 +162,14 @@ def language_train(settings: Settings) -> list[Table]:
         "compiled, bfloat16": compiled | narrow,
     }
     ours: dict[str, dict[str, Any]] = {"": {}, ", tanh GELU": tanh, ", bfloat16": narrow}
-    for name, full, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
+    sizes = [("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)]
+    base = "eager"
+    if settings.device == "gpu":
+        ours, theirs, base = _narrow(ours), _narrow(theirs), "eager, bfloat16"
+        ours[", bfloat16, logits not held"] = narrow | {"chunk": 4096}
+        gpt2 = GPT2 | {"vocab": 50_304, "context": 1024, "batch": 16}
+        sizes = [("GPT-2 small", gpt2, 4)]
+    for name, full, times in sizes:
         size = settings.size(**full)
         what = f"{size['batch']} texts of {size['context']}"
         table_title = f"language model training step, {name}, {what}"
@@ -129,14 +179,19 @@ def language_train(settings: Settings) -> list[Table]:
             bench.add(f"transformer_jax{title}", "train", given, times=times, module=OURS_LANGUAGE)
         for title, more in theirs.items():
             bench.add(f"nanoGPT, {title}", "train", size | more, times=times, **peer)
-        rows = bench.measure(settings.turns, size["batch"] * size["context"], "nanoGPT, eager")
+        rows = bench.measure(settings.turns, size["batch"] * size["context"], f"nanoGPT, {base}")
         bench.close()
         tables.append((table_title, rows, "tokens"))
     return tables
 
 
 def language_decode(settings: Settings) -> list[Table]:
-    """GPT-2 small: 64 greedy tokens after prompts of 32, and reading longer prompts."""
+    """GPT-2 small: 64 greedy tokens after prompts of 32, and reading longer prompts.
+
+    On a GPU, in bfloat16, 256 tokens for batches of 1 and 32.
+    """
+    if settings.device == "gpu":
+        return [_language_decode_on_gpu(settings, batch) for batch in (1, 32)]
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 128, 1), (1, 512, 1)):
@@ -181,6 +236,21 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
             dataclasses.replace(row, facts={**row.facts, "of_floor": round(least / row.ms, 3)})
             for row in rows
         ]
+    return title, rows, "tokens"
+
+
+def _language_decode_on_gpu(settings: Settings, batch: int) -> Table:
+    size = settings.size(**GPT2, batch=batch, prompt=32, new=256) | {"dtype": "bfloat16"}
+    title = f"GPT-2 small, bfloat16, batch {batch}, {size['new']} tokens after {size['prompt']}"
+    bench, base = settings.bench(title), "transformers"
+    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
+    bench.add(base, "generate", size, **peer)
+    static = {**size, "cache": "static"}
+    bench.add("transformers, static cache, compiled", "generate", static, **peer)
+    ours = {"preset": "gpt2_small", **size}
+    bench.add("transformer_jax", "decode", ours, module=OURS_LANGUAGE, times=4)
+    rows = bench.measure(settings.turns, batch * size["new"], base)
+    bench.close()
     return title, rows, "tokens"
 
 
@@ -311,6 +381,7 @@ def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
 
+ON_GPUS = ("train", "decode", "language-train", "language-decode")
 RUNS = {
     "train": train,
     "decode": decode,
@@ -330,6 +401,8 @@ RUNS = {
 def main() -> None:
     """Runs one benchmark and stores its result."""
     settings = tyro.cli(Settings, prog="python -m benchmarks", description=__doc__)
+    if settings.device == "gpu" and settings.what not in ON_GPUS:
+        raise ConfigError(f"--device gpu: {settings.what}: allowed are {', '.join(ON_GPUS)}")
     found: dict[str, Any] = {}
     if settings.what == "load":
         found = loading.measure(settings)
@@ -348,15 +421,32 @@ def main() -> None:
     print(f"written to {keep(settings, found)}")
 
 
+def _gpu_and_peers() -> dict[str, Any]:
+    """Returns the GPU with its driver, and the versions of installed peers."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    peers = {}
+    for name in ("torch", "transformers"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            peers[name] = importlib.metadata.version(name)
+    return {"gpu": gpu.strip(), "peers": peers}
+
+
 def keep(settings: Settings, found: dict[str, Any]) -> Path:
     """Writes the results with their environment; returns the file."""
     facts = environment()
+    device = settings.device
+    if device == "gpu":
+        facts |= _gpu_and_peers()
+        device = facts["gpu"].split()[1].lower()  # of "NVIDIA H100 80GB HBM3, 580.159.04"
     python = ".".join(facts["python"].split(".")[:2])
     settings.output.mkdir(parents=True, exist_ok=True)
     name = settings.what.replace("-", "_") + ("_tiny" if settings.tiny else "")
-    where = settings.output / f"{name}_cpu_py{python}.json"
+    where = settings.output / f"{name}_{device}_py{python}.json"
     report = {
-        "command": "python -m benchmarks " + " ".join(sys.argv[1:2]) + " --tiny" * settings.tiny,
+        "command": f"python -m benchmarks {settings.what}"
+        + " --device gpu" * (settings.device == "gpu")
+        + " --tiny" * settings.tiny,
         "environment": facts,
         "rounds": settings.turns,
         **found,

@@ -12,7 +12,10 @@ import time
 import traceback
 from collections.abc import Callable
 
-__all__ = ["serve"]
+__all__ = ["DEVICE", "serve"]
+
+# torch's name of the device to measure
+DEVICE = os.environ.get("BENCHMARK_DEVICE", "cpu")
 
 Setup = Callable[..., tuple[Callable[[int], object], dict]]
 

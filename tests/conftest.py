@@ -22,7 +22,8 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")
 quick = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones do not know it
     quick.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *quick])
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *quick])
 
 from tests import checked_signatures
 from transformer_jax.core.runtime import enable_compilation_cache
