@@ -5,6 +5,7 @@ beartype alone the others: it looks at the same types in less time, but has to f
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from beartype.claw import beartype_packages
 SHAPES = re.compile("^(from|import) jaxtyping|TYPE_CHECKING", re.MULTILINE)
 # Whether functions that are defined in functions are checked, too.
 inner_functions = True
+OFTEN = 20  # calls of the outer function, after which its inner functions are no longer checked
 
 
 def check_signatures(root: Path) -> None:
@@ -45,12 +47,16 @@ def _of_outer_functions(decorator: Callable) -> Callable:
     They are decorated again at each call of the function around them. To compile that check takes
     longer than most of these calls: half the time of a refused command line.
     """
+    made: Counter[object] = Counter()
 
     def decorated(function=None, **settings):
         if function is None:
             return lambda function: decorated(function, **settings)
-        if not inner_functions and "<locals>" in getattr(function, "__qualname__", ""):
-            return function
+        if "<locals>" in getattr(function, "__qualname__", ""):
+            code = getattr(function, "__code__", None)
+            made[code] += 1
+            if not inner_functions or (code is not None and made[code] > OFTEN):
+                return function
         return decorator(function, **settings)
 
     return decorated

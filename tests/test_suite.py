@@ -116,6 +116,11 @@ def test_functions_within_functions_are_left_unchecked_where_asked(monkeypatch):
         assert decorated(inner) == found
         assert decorated(outcome) == "checked"
         assert decorated(name="named")(outcome) == "named"
+    monkeypatch.setattr(checked_signatures, "inner_functions", True)
+    monkeypatch.setattr(checked_signatures, "OFTEN", 5)
+    found = [decorated(inner) for _ in range(9)]
+    assert found[:3] == ["checked"] * 3  # two calls before
+    assert found[3:] == [inner] * 6
 
 
 @pytest.mark.slow

@@ -369,6 +369,12 @@ def test_special_tokens_may_be_named(tmp_path):
         load_tokenizer(path, special={"end": "(end)"})
 
 
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_folder_without_a_name_is_no_tokenizer(path):
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        load_tokenizer(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b"null"])
 def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, content):
     path = tmp_path / "tokenizer.json"

@@ -209,6 +209,7 @@ def test_a_value_is_used_or_refused_in_one_line(begin, program):
 
 
 @pytest.mark.slow
+@pytest.mark.apart
 @pytest.mark.parametrize("flag", sorted({flag for _, flag, _ in CASES}))
 def test_every_value_of_a_flag_is_used_or_refused_in_one_line(begin, flag):
     for program, named, value in CASES:

@@ -124,8 +124,8 @@ def _run(arguments: list[str], environment: Environment) -> int:
     asked = parse_flags(COMMANDS[name], f"{PROGRAM} {name}", rest)
     from transformer_jax.visual.figures import SUFFIXES
 
-    beside = asked.output.with_suffix(".json")
     check_file("--output", asked.output, SUFFIXES)
+    beside = asked.output.with_suffix(".json")
     check_file("--output", beside, (".json",))
     begun = time.monotonic()
     say(f"{name}: starting")

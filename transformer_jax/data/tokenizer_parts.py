@@ -277,4 +277,4 @@ def target_file(path: pathlib.Path) -> pathlib.Path:
         >>> target_file(pathlib.Path("run/tokenizer.json")).name
         'target_tokenizer.json'
     """
-    return path.with_name(f"target_{path.name}")
+    return path.parent / f"target_{path.name}"  # of "." and "/", too, which have no name
