@@ -95,7 +95,7 @@ def begin_at(folder: Path, place: int) -> None:
 
 def measure(settings: Settings) -> dict[str, Any]:
     """Measures medians over fresh processes in turns, and ratios to transformers within rounds."""
-    ours, began = sys.executable, time.monotonic()
+    ours, began, limits = sys.executable, time.monotonic(), settings.limits
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "mapped"
         tell("writing a random checkpoint")
@@ -111,15 +111,15 @@ def measure(settings: Settings) -> dict[str, Any]:
         found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
         for turn in range(settings.turns + 1):
             spent = time.monotonic() - began
-            if turn > 1 and spent > 60 * settings.minutes:
-                tell(f"{turn - 1} of {settings.turns} rounds: {settings.minutes} minutes are over")
+            if turn > 1 and limits.table is not None and spent > limits.table:
+                tell(f"{turn - 1} of {settings.turns} rounds: {limits.table:.0f} s are over")
                 break
             tell(f"round {turn} of {settings.turns}, {spent:.0f} s" if turn else "warming up")
             for name in list(found):
                 python, code, where = cases[name]
                 subprocess.run([ours, "-c", _BEFORE], check=True, timeout=60)
                 try:
-                    said = _run(python, code + _END, where, settings.patience)
+                    said = _run(python, code + _END, where, limits.patience)
                 except RuntimeError as error:
                     tell(f"left out: {name}: {error}")
                     del found[name]
@@ -158,7 +158,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _run(python: str, code: str, folder: Path, patience: float) -> dict[str, float]:
+def _run(python: str, code: str, folder: Path, patience: float | None) -> dict[str, float]:
     env = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     env["PYTHONPATH"] = str(Path(__file__).parents[1])
     command = [python, "-c", code, str(folder)]

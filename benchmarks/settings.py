@@ -35,10 +35,12 @@ class Settings:
     what: tyro.conf.Positional[What]
     peers: str = sys.executable  # Python interpreter with torch, transformers and ctranslate2
     rounds: int | None = None  # measured rounds, after a warmup; None is 7, fewer for encoders
-    # Seconds that a case may take to set up or to run once; slower cases are skipped.
-    patience: float = 60.0
-    # Minutes per table, after which no further round begins; at least one is measured.
-    minutes: float = 2.0
+    # Seconds that a case may take to set up or to run once; slower cases are skipped. None is 60,
+    # and on a GPU 300, where compilers try several programs.
+    patience: float | None = None
+    # Minutes per table, after which no further round begins; at least one is measured. None is 2,
+    # and on a GPU 10.
+    minutes: float | None = None
     tiny: bool = False  # a tiny model and little work, as a smoke test
     threads: int = 1  # on a CPU, 1 measures CPU time, more measures wall time
     # Device; on a GPU, sizes and cases are those of GPUs, and wall time is measured.
@@ -50,10 +52,16 @@ class Settings:
         """Returns the number of measured rounds."""
         return self.rounds or ENCODERS.get(self.what, 7)
 
+    @property
+    def limits(self) -> Limits:
+        """Returns the time limits of a case and of a table."""
+        on_gpu = self.device == "gpu"
+        patience = self.patience or (300.0 if on_gpu else 60.0)
+        return Limits(patience, 60 * (self.minutes or (10.0 if on_gpu else 2.0)))
+
     def bench(self, title: str) -> Bench:
         """Returns the bench of a table, with the time limits of the settings."""
-        limits = Limits(self.patience, 60 * self.minutes)
-        return Bench(self.threads, title, limits, self.device)
+        return Bench(self.threads, title, self.limits, self.device)
 
     def size(self, **size: Any) -> dict[str, Any]:
         """Returns the sizes of a model and of its work, small with ``tiny``."""

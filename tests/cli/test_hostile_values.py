@@ -13,6 +13,7 @@ import pytest
 from tests.data.speech.synthetic import write_speech
 from tests.data.speech.test_speech_runs import TINY, manifests
 from tests.parity import layouts
+from tests.recipes import captioners
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.flags import positional
@@ -172,6 +173,10 @@ def own(request, decoder_run, ngram_run, shared):
     if name == "transcribe":
         folder = shared("hostile_speech", _speech)
         return {"transcribe": [folder / "run", folder / "test0.npy"]}
+    if name == "caption":
+        pictures = shared("pictures of colors", captioners.table)
+        run = shared("run of captions", lambda run: captioners.train(run, pictures))
+        return {"caption": [run, pictures / "0.png"]}
     return {}
 
 

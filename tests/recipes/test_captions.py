@@ -1,6 +1,5 @@
 """Captioners from a table of pictures: trained, resumed, started from parts, used and refused."""
 
-import csv
 import json
 import shutil
 import warnings
@@ -12,43 +11,13 @@ from PIL import Image
 
 import transformer_jax as tj
 from tests.cli.conftest import language_run
+from tests.recipes.captioners import DECODER, FEW, SIZES, table, train
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ArgumentError, ConfigError, DataError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.runs.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow  # the recipe's programs are compiled; laws of parts are quick
-
-SIZES = [
-    *("--encoder.image.image-size", "8", "--encoder.image.patch-size", "4"),
-    *("--encoder.d-model", "16", "--encoder.encoder-layers", "1"),
-    *("--encoder.attention.num-heads", "2", "--encoder.feed-forward.d-ff", "16"),
-]
-DECODER = [
-    *("--model.d-model", "12", "--model.decoder-layers", "1"),
-    *("--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16"),
-    *("--model.positions.max-length", "40"),
-]
-FEW = [
-    *("--distributed.num-local-devices", "1", "--training.steps", "4", "--training.batch-size"),
-    *("4", "--training.sequence-length", "32", "--loop.evaluate-every", "2"),
-    *("--loop.checkpoint-every", "2", "--evaluation.captions", "2", "--evaluation.num-beams", "1"),
-    *("--tokenizer.kind", "characters", "--data.read.validation-size", "0.2"),
-]
-
-
-def table(folder, count=10):
-    """A table of pictures of one color each; the first two have a second caption."""
-    folder.mkdir(parents=True)
-    rows = [("file_name", "caption")]
-    for i in range(count):
-        color = ("red", "green", "blue")[i % 3]
-        Image.new("RGB", (9 + i, 12), color).save(folder / f"{i}.png")
-        rows.append((f"{i}.png", f"it is {color}"))
-    rows += [(f"{i}.png", "a picture") for i in range(2)]
-    with (folder / "captions.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +27,7 @@ def pictures(shared):
 
 @pytest.fixture(scope="module")
 def run(shared, pictures):
-    def make(folder):
-        flags = ["train", "captions", "--data.images", str(pictures), *SIZES, *DECODER, *FEW]
-        assert main([*flags, "--data.test", str(pictures), "--output", str(folder)]) == 0
-
-    return shared("run of captions", make)
+    return shared("run of captions", lambda folder: train(folder, pictures))
 
 
 def params_of(run, which="last"):

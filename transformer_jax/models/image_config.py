@@ -22,7 +22,7 @@ class ImageConfig(Configuration, group="image"):
     stem: Literal["linear", "convolutions"] = "linear"
     # Channels of all convolutions except the last.
     stem_channels: Annotated[int, Range(1, 1 << 16)] = 64
-    patch_bias: bool = True  # bias in the linear map (CLIP: False)
+    patch_bias: bool = True  # bias in the linear map (CLIP: False); convolutions have none
     # Vector of the image: from a class embedding before the patches, a weighted sum of the patches
     # (Hassani et al. 2021), or a learned query that attends to them, followed by a feed-forward
     # layer (Zhai et al. 2022).
@@ -47,11 +47,6 @@ class ImageConfig(Configuration, group="image"):
             raise ConfigError(
                 f"image.distillation {self.distillation} is for image.pooling class, but that is "
                 f"{self.pooling}: leave one of them out"
-            )
-        if self.stem == "convolutions" and not self.patch_bias:
-            raise ConfigError(
-                "image.patch_bias False is for image.stem linear, but that is convolutions, which "
-                "have none: leave it out"
             )
 
     @property
