@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks import encoder_texts as data
 from benchmarks import suite
-from benchmarks.harness import TREE, Bench, Case, Worker
+from benchmarks.harness import TREE, Bench, Case, Limits, Worker
 from benchmarks.settings import Settings
+from transformer_jax.core.errors import ConfigError
 
 TINY = Settings("embed", tiny=True).size(**suite.BERT_SMALL)
 
@@ -103,3 +104,17 @@ def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
         assert worker.ask(do="run", id="embed", times=1)["result"] == 64
     finally:
         worker.close()
+
+
+def test_what_is_not_measured_on_gpus_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "embed", "--device", "gpu"])
+    with pytest.raises(ConfigError, match="embed: allowed are train, decode, language-train"):
+        suite.main()
+
+
+def test_cases_on_gpus_are_in_bfloat16_and_have_time_to_compile():
+    cases = {"wide": {}, "narrow": {"dtype": "bfloat16"}}
+    assert suite._narrow(cases) == {"narrow": {"dtype": "bfloat16"}}
+    assert Settings("train", device="gpu").limits == Limits(300.0, 600.0)
+    assert Settings("train").limits == Limits(60.0, 120.0)
+    assert Settings("train", patience=5.0, minutes=1.0, device="gpu").limits == Limits(5.0, 60.0)
