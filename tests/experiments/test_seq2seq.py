@@ -420,6 +420,7 @@ MISTAKES = [
      "it is a device"),
     (["train", "small", "{data}", "--output", "{run}"], 2, "has a run already"),
     (["train", "small", "{data}", "--output", "{texts}"], 2, "is not empty, and not a run"),
+    (["train", "small", "{data}", "--output", "", "--overwrite"], 2, "--output is empty: name a"),
     (["train", "small", "{data}", "--output", "{texts}/a.pt/run"], 4, "cannot be written"),
     (["train", "small", "--data.tfds", "no/such", "--data.tfds-dir", "{texts}"], 3, "no/such"),
     (["resume", "{texts}"], 4, "not a run directory"),

@@ -82,6 +82,8 @@ def asked_run(
         described = f"{about}\n\n{usual_help([named])}"
     run = parse(type(named), f"{program} {name}", given[1:], named, described)
     check_values(run)
+    if run.output is not None and not run.output.strip():
+        raise ConfigError("--output is empty: name a run directory, or leave it out")
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
     return AskedRun(name, run, named, _settings(given[1:]))
 
