@@ -102,6 +102,18 @@ def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, capsys, arguments,
     assert "unexpected" not in error
 
 
+def test_a_list_of_pictures_is_no_text(run, tmp_path, capsys):
+    picture, listed = tmp_path / "a.png", tmp_path / "list.txt"
+    Image.fromarray(pixels()[0]).save(picture)
+    listed.write_text(f"a red circle\n{picture}\n")
+    output = ["--output", str(tmp_path / "found.npz")]
+    assert main(["embed", str(run), str(listed), *output]) == 3
+    assert f"{listed}:2: {picture} is a picture, and lines" in capsys.readouterr().err
+    assert not (tmp_path / "found.npz").exists()
+    listed.write_text("a red circle\nnowhere.png\n")
+    assert main(["embed", str(run), str(listed), *output]) == 0
+
+
 def test_labels_are_refused_without_a_place_for_them(run):
     with pytest.raises(ConfigError, match="it needs"):
         tj.load(run)(pixels()[0], ["red"], template="a picture")

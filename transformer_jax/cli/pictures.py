@@ -143,6 +143,8 @@ def embed_pictures(command: Any) -> int:
 
     Raises:
         ConfigError: A flag for texts is given.
+        DataError: There is no input, a picture cannot be read, or a line of text is the path of a
+            picture.
     """
     from transformer_jax.cli.output import wrote
     from transformer_jax.inference.encoding.saving import VectorFile
@@ -176,7 +178,25 @@ def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[s
     both = ImageTextPredictor(command.run, command.checkpoint)
     if command.file.is_dir():
         return "pictures", both.embed_images, _paths(command.file)
-    return "lines", both.embed_texts, file_lines(command.file, "embed")
+    return "lines", both.embed_texts, _texts(file_lines(command.file, "embed"), command.file)
+
+
+def _texts(lines: Iterable[str], file: Path) -> Iterator[str]:
+    """Yields lines of text.
+
+    Raises:
+        DataError: A line is the path of a picture, whose vector would be that of its name.
+    """
+    from transformer_jax.data.images.decoding import SUFFIXES
+
+    for n, line in enumerate(lines, 1):
+        path = line.strip()
+        if path.lower().endswith(SUFFIXES) and os.path.isfile(path):
+            raise DataError(
+                f"{file}:{n}: {path} is a picture, and lines are read as texts: give a folder of "
+                f"pictures instead of a list"
+            )
+        yield line
 
 
 def _paths(file: Path) -> Iterator[str]:
