@@ -1,6 +1,7 @@
 """Rows of conversations: packed as apart, with weight on answers alone, pure in the step."""
 
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.recipes.tasks.instruction_task import log_chats
 from transformer_jax.training.objectives import language_model
 
 T, PAD = 96, 0
@@ -48,6 +50,18 @@ def encoder(tokenizer):  # noqa: F811
 @pytest.fixture
 def store(path, encoder):
     return build_chats(str(path), encoder, limit=T + 1)
+
+
+def test_answers_without_text_are_counted_and_said(tmp_path, encoder, capsys):
+    path = tmp_path / "chats.jsonl"
+    rows = [[*chat(1, 2), {"role": "assistant", "content": " "}], chat(2, 1), chat(3, 1)]
+    rows[1][1]["content"] = ""
+    path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    for cache in (None, tmp_path / "cache", tmp_path / "cache"):
+        store = build_chats(str(path), encoder, limit=T + 1, cache=cache)
+        assert store.counts["empty"] == 2
+        log_chats("chats.jsonl", store, ["a"], encoder.tokenizer, time.monotonic())
+    assert capsys.readouterr().err.count(", 2 answers without text") == 3
 
 
 def test_the_store_holds_conversations_as_the_encoder_writes_them(store, encoder):

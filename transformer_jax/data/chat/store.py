@@ -33,7 +33,8 @@ class ChatStore(TokenStore):
 
     Attributes:
         answers: 1 for ids of answers and their end tokens, otherwise 0.
-        counts: ``conversations``, ``answers`` (tokens), ``truncated`` and ``skipped``.
+        counts: ``conversations``, ``answers`` (tokens), ``truncated``, ``skipped``, and ``empty``
+            (answers without text, from which a model learns to end at once).
     """
 
     answers: UInt8[np.ndarray, " total"]
@@ -76,15 +77,17 @@ def build_chats(
     found = None if folder is None else open_arrays(folder, _NAMES)
     if found is None:
         encoder.end_tokens  # noqa: B018  (refuses the template before a long file is read)
-        chats = _encoded(read_conversations(path, flag, prepare=prepare), encoder)
-        store = _collect(f"{flag} {path}", chats, id_dtype(encoder.tokenizer), limit, too_long)
+        counts = dict.fromkeys(("conversations", "answers", "truncated", "skipped", "empty"), 0)
+        read = _counting_empty(read_conversations(path, flag, prepare=prepare), counts)
+        chats, dtype = _encoded(read, encoder), id_dtype(encoder.tokenizer)
+        store = _collect(f"{flag} {path}", chats, dtype, limit, too_long, counts)
         if folder is None or not writes:
             return store
         write_arrays(folder, lambda draft: _write(draft, store))
         found = open_arrays(folder, _NAMES)
         assert found is not None
-    (ids, answers, offsets), counts = found
-    return ChatStore(ids, offsets, answers, counts)
+    (ids, answers, offsets), kept = found
+    return ChatStore(ids, offsets, answers, kept)
 
 
 def _identity(prepare: Preparation) -> list[object]:
@@ -105,10 +108,10 @@ def _collect(
     dtype: np.dtype,
     limit: int,
     too_long: TooLong,
+    counts: dict[str, int],
 ) -> ChatStore:
     ids: list[np.ndarray] = []
     answers: list[np.ndarray] = []
-    counts = {"conversations": 0, "answers": 0, "truncated": 0, "skipped": 0}
     for where, chat in chats:
         kept = chat
         if len(chat.ids) > limit:
@@ -133,6 +136,16 @@ def _collect(
         raise DataError(f"{name}: {why}")
     offsets = row_offsets(np.array([len(row) for row in ids], np.int64))
     return ChatStore(np.concatenate(ids), offsets, np.concatenate(answers), counts)
+
+
+def _counting_empty(
+    chats: Iterator[Conversation], counts: dict[str, int]
+) -> Iterator[Conversation]:
+    """Yields the conversations, and counts their answers without text."""
+    for chat in chats:
+        said = [message for message in chat.messages if message["role"] == "assistant"]
+        counts["empty"] += sum(not message["content"].strip() for message in said)
+        yield chat
 
 
 def _encoded(

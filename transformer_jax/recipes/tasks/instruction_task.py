@@ -101,6 +101,8 @@ def log_chats(
     rest = "".join(
         f", {counts[what]:,} {what}" for what in ("truncated", "skipped") if counts[what]
     )
+    if empty := counts.get("empty"):  # arrays of earlier versions do not count them
+        rest += f", {plural(empty, 'answer')} without text"
     unknown = describe_unknown(name, Side("", store.ids, texts, tokenizer))
     log(
         f"{name}: {plural(len(store), 'conversation')}, {plural(len(store.ids), 'token')}, "
