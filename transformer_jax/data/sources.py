@@ -82,7 +82,7 @@ class LanguageSettings(Configuration, group="data.languages"):
     # The same for the texts that the tokenizer is trained on.
     tokenizer_temperature: Annotated[float, Range(1)] = 5.0
     # Fraction of each language's training sentences that the model also learns to copy, which helps
-    # directions without training text.
+    # some models in directions without training text.
     autoencoding: Share = 0.0
 
 
