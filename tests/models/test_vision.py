@@ -307,6 +307,11 @@ def test_images_of_another_shape_are_refused(shape):
 FORMS = {
     "compact": {"stem": "convolutions", "stem_channels": 5, "pooling": "sequence"},
     "convolutions": {"stem": "convolutions", "stem_channels": 5},
+    "convolutions without a bias": {
+        "stem": "convolutions",
+        "stem_channels": 5,
+        "patch_bias": False,
+    },
     "distilled": {"distillation": "head"},
     "second embedding": {"distillation": "embedding"},
 }
