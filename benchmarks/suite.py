@@ -22,21 +22,18 @@ stopped. With --device gpu, train, decode, language-train and language-decode me
 GPU, in bfloat16, with 10 minutes per table.
 """
 
-import contextlib
 import dataclasses
 import importlib.metadata
-import json
-import subprocess
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import tyro
 
-from benchmarks import loading
-from benchmarks.harness import environment, table
+from benchmarks import loading, suite_gpu
+from benchmarks.harness import table
 from benchmarks.recurrent import recurrent
 from benchmarks.settings import GPT2, Settings, Table
+from benchmarks.stored import keep
 from transformer_jax.core.errors import ConfigError
 
 PEERS = "benchmarks.peers"
@@ -52,7 +49,6 @@ OURS_IMAGES, PEERS_IMAGES = "benchmarks.ours_images", "benchmarks.peers_images"
 
 # 3+3 layers, widths 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
 SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
-BASE = {"vocab": 37_000, "width": 512, "heads": 8, "layers": 6, "hidden": 2048}  # on GPUs
 
 # nanoGPT's settings for a CPU, and a larger model.
 CHARACTERS = {"vocab": 65, "width": 128, "heads": 4, "layers": 4, "context": 64, "batch": 12}
@@ -68,7 +64,11 @@ LLAMA = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
 def train(settings: Settings) -> list[Table]:
     """A training step on 64 pairs of 32 + 32 tokens; on a GPU, of Transformer-base on 384 of 64."""
     on_gpu = settings.device == "gpu"
-    work = {**BASE, "batch": 384, "length": 64} if on_gpu else {**SIZE, "batch": 64, "length": 32}
+    work = (
+        {**suite_gpu.BASE, "batch": 384, "length": 64}
+        if on_gpu
+        else {**SIZE, "batch": 64, "length": 32}
+    )
     arguments = settings.size(**work)
     batch, length = arguments["batch"], arguments["length"]
     title = f"seq2seq training step, {batch} pairs of {length} + {length} tokens"
@@ -88,7 +88,7 @@ def train(settings: Settings) -> list[Table]:
         "torch.nn.Transformer, compiled, bfloat16": compiled | narrow,
     }
     if on_gpu:
-        ours, theirs = _narrow(ours), _narrow(theirs)
+        ours, theirs = suite_gpu.narrow(ours), suite_gpu.narrow(theirs)
         ours["transformer_jax, bfloat16, logits not held"] = narrow | {"chunk": 4096}
         base = f"{base}, bfloat16"
     for name, more in ours.items():
@@ -100,18 +100,13 @@ def train(settings: Settings) -> list[Table]:
     return [(title, rows, "tokens")]
 
 
-def _narrow(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the cases in bfloat16, in which GPUs train."""
-    return {name: more for name, more in cases.items() if more.get("dtype") == "bfloat16"}
-
-
 def decode(settings: Settings) -> list[Table]:
     """32 new tokens for sentences of 32, greedily and with 4 beams, for batches of 1 and 32.
 
     On a GPU, Transformer-base in bfloat16, for a batch of 128 too.
     """
     if settings.device == "gpu":
-        return _decode_on_gpu(settings)
+        return suite_gpu.decode(settings)
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, beams in ((1, 1), (1, 4), (32, 1), (32, 4)):
@@ -127,23 +122,6 @@ def decode(settings: Settings) -> list[Table]:
             int8 = {**arguments, "precision": "int8"}
             bench.add("CTranslate2 int8", "ctranslate2", int8, times=few, **peer)
             bench.add("transformer_jax", "decode", arguments, times=few)
-            rows = bench.measure(settings.turns, size["batch"] * size["new"], base)
-            bench.close()
-            tables.append((title, rows, "tokens"))
-    return tables
-
-
-def _decode_on_gpu(settings: Settings) -> list[Table]:
-    tables = []
-    with tempfile.TemporaryDirectory() as folder:
-        for batch, beams in ((1, 4), (32, 1), (128, 4)):
-            size = settings.size(**BASE, batch=batch, length=32, new=32)
-            arguments = {**size, "folder": folder, "beams": beams, "dtype": "bfloat16"}
-            search = "greedy" if beams == 1 else f"beam {beams}"
-            title = f"Transformer-base, decode, bfloat16, batch {size['batch']}, {search}"
-            bench, base = settings.bench(title), "transformers generate"
-            bench.add(base, "generate", arguments, python=settings.peers, module=PEERS)
-            bench.add("transformer_jax", "decode", arguments, times=8)
             rows = bench.measure(settings.turns, size["batch"] * size["new"], base)
             bench.close()
             tables.append((title, rows, "tokens"))
@@ -166,7 +144,7 @@ def language_train(settings: Settings) -> list[Table]:
     sizes = [("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)]
     base = "eager"
     if settings.device == "gpu":
-        ours, theirs, base = _narrow(ours), _narrow(theirs), "eager, bfloat16"
+        ours, theirs, base = suite_gpu.narrow(ours), suite_gpu.narrow(theirs), "eager, bfloat16"
         ours[", bfloat16, logits not held"] = narrow | {"chunk": 4096}
         gpt2 = GPT2 | {"vocab": 50_304, "context": 1024, "batch": 16}
         sizes = [("GPT-2 small", gpt2, 4)]
@@ -192,7 +170,7 @@ def language_decode(settings: Settings) -> list[Table]:
     On a GPU, in bfloat16, 256 tokens for batches of 1 and 32.
     """
     if settings.device == "gpu":
-        return [_language_decode_on_gpu(settings, batch) for batch in (1, 32)]
+        return [suite_gpu.language_decode(settings, batch) for batch in (1, 32)]
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 128, 1), (1, 512, 1)):
@@ -237,21 +215,6 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
             dataclasses.replace(row, facts={**row.facts, "of_floor": round(least / row.ms, 3)})
             for row in rows
         ]
-    return title, rows, "tokens"
-
-
-def _language_decode_on_gpu(settings: Settings, batch: int) -> Table:
-    size = settings.size(**GPT2, batch=batch, prompt=32, new=256) | {"dtype": "bfloat16"}
-    title = f"GPT-2 small, bfloat16, batch {batch}, {size['new']} tokens after {size['prompt']}"
-    bench, base = settings.bench(title), "transformers"
-    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
-    bench.add(base, "generate", size, **peer)
-    static = {**size, "cache": "static"}
-    bench.add("transformers, static cache, compiled", "generate", static, **peer)
-    ours = {"preset": "gpt2_small", **size}
-    bench.add("transformer_jax", "decode", ours, module=OURS_LANGUAGE, times=4)
-    rows = bench.measure(settings.turns, batch * size["new"], base)
-    bench.close()
     return title, rows, "tokens"
 
 
@@ -382,7 +345,6 @@ def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
 
-ON_GPUS = ("train", "decode", "language-train", "language-decode")
 RUNS = {
     "train": train,
     "decode": decode,
@@ -402,8 +364,10 @@ RUNS = {
 def main() -> None:
     """Runs one benchmark and stores its result."""
     settings = tyro.cli(Settings, prog="python -m benchmarks", description=__doc__)
-    if settings.device == "gpu" and settings.what not in ON_GPUS:
-        raise ConfigError(f"--device gpu: {settings.what}: allowed are {', '.join(ON_GPUS)}")
+    if settings.device == "gpu" and settings.what not in suite_gpu.ON_GPUS:
+        raise ConfigError(
+            f"--device gpu: {settings.what}: allowed are {', '.join(suite_gpu.ON_GPUS)}"
+        )
     found: dict[str, Any] = {}
     if settings.what == "load":
         found = loading.measure(settings)
@@ -420,37 +384,3 @@ def main() -> None:
         for title, rows, unit in tables:
             print(table(title, rows, unit), end="\n\n")
     print(f"written to {keep(settings, found)}")
-
-
-def _gpu_and_peers() -> dict[str, Any]:
-    """Returns the GPU with its driver, and the versions of installed peers."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    peers = {}
-    for name in ("torch", "transformers"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            peers[name] = importlib.metadata.version(name)
-    return {"gpu": gpu.strip(), "peers": peers}
-
-
-def keep(settings: Settings, found: dict[str, Any]) -> Path:
-    """Writes the results with their environment; returns the file."""
-    facts = environment()
-    device = settings.device
-    if device == "gpu":
-        facts |= _gpu_and_peers()
-        device = facts["gpu"].split()[1].lower()  # of "NVIDIA H100 80GB HBM3, 580.159.04"
-    python = ".".join(facts["python"].split(".")[:2])
-    settings.output.mkdir(parents=True, exist_ok=True)
-    name = settings.what.replace("-", "_") + ("_tiny" if settings.tiny else "")
-    where = settings.output / f"{name}_{device}_py{python}.json"
-    report = {
-        "command": f"python -m benchmarks {settings.what}"
-        + " --device gpu" * (settings.device == "gpu")
-        + " --tiny" * settings.tiny,
-        "environment": facts,
-        "rounds": settings.turns,
-        **found,
-    }
-    where.write_text(json.dumps(report, indent=1) + "\n")
-    return where

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import encoder_texts as data
-from benchmarks import suite
+from benchmarks import suite, suite_gpu
 from benchmarks.harness import TREE, Bench, Case, Limits, Worker
 from benchmarks.settings import Settings
 from transformer_jax.core.errors import ConfigError
@@ -114,7 +114,7 @@ def test_what_is_not_measured_on_gpus_is_refused(monkeypatch):
 
 def test_cases_on_gpus_are_in_bfloat16_and_have_time_to_compile():
     cases = {"wide": {}, "narrow": {"dtype": "bfloat16"}}
-    assert suite._narrow(cases) == {"narrow": {"dtype": "bfloat16"}}
+    assert suite_gpu.narrow(cases) == {"narrow": {"dtype": "bfloat16"}}
     assert Settings("train", device="gpu").limits == Limits(300.0, 600.0)
     assert Settings("train").limits == Limits(60.0, 120.0)
     assert Settings("train", patience=5.0, minutes=1.0, device="gpu").limits == Limits(5.0, 60.0)
