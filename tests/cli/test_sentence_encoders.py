@@ -211,7 +211,7 @@ def test_a_sentence_encoder_goes_out_as_it_came_in(encoder, tmp_path, lines, run
     # What no export wrote stays, also within a directory of its own.
     (there / "1_Pooling/mine").write_text("mine")
     code, _, err = run_command("export", run, there, "--overwrite")
-    assert (code, "holds 1_Pooling, which no export wrote" in err) == (2, True)
+    assert (code, "contains 1_Pooling, which no export wrote" in err) == (2, True)
 
 
 def test_parts_that_are_not_kept_are_said(encoder, tmp_path, run_command):

@@ -234,7 +234,8 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    found = run.read_config().get("sentence", {})
+    # Loading the model checks the file; this is also read later, from Python.
+    found = run.read_config(check=False).get("sentence", {})
     right = isinstance(found, dict) and isinstance(found.get("pool", ""), str)
     right = right and isinstance(found.get("dense", {}), dict)
     right = right and isinstance(found.get("prompts", {}), dict)
