@@ -43,7 +43,7 @@ class Settings:
     minutes: float | None = None
     tiny: bool = False  # a tiny model and little work, as a smoke test
     threads: int = 1  # on a CPU, 1 measures CPU time, more measures wall time
-    # Device; on a GPU, sizes and cases are those of GPUs, and wall time is measured.
+    # Device. On a GPU, larger models are measured, in bfloat16 and by wall time.
     device: Literal["cpu", "gpu"] = "cpu"
     output: Path = Path("benchmarks/results")  # output folder
 
@@ -55,9 +55,9 @@ class Settings:
     @property
     def limits(self) -> Limits:
         """Returns the time limits of a case and of a table."""
-        on_gpu = self.device == "gpu"
-        patience = self.patience or (300.0 if on_gpu else 60.0)
-        return Limits(patience, 60 * (self.minutes or (10.0 if on_gpu else 2.0)))
+        patience, minutes = (300.0, 10.0) if self.device == "gpu" else (60.0, 2.0)
+        patience = patience if self.patience is None else self.patience
+        return Limits(patience, 60 * (minutes if self.minutes is None else self.minutes))
 
     def bench(self, title: str) -> Bench:
         """Returns the bench of a table, with the time limits of the settings."""

@@ -118,3 +118,4 @@ def test_cases_on_gpus_are_in_bfloat16_and_have_time_to_compile():
     assert Settings("train", device="gpu").limits == Limits(300.0, 600.0)
     assert Settings("train").limits == Limits(60.0, 120.0)
     assert Settings("train", patience=5.0, minutes=1.0, device="gpu").limits == Limits(5.0, 60.0)
+    assert Settings("train", patience=0.0, minutes=0.0).limits == Limits(0.0, 0.0)
