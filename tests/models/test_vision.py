@@ -312,6 +312,7 @@ FORMS = {
         "stem_channels": 5,
         "patch_bias": False,
     },
+    "linear without a bias": {"patch_bias": False},
     "distilled": {"distillation": "head"},
     "second embedding": {"distillation": "embedding"},
 }
