@@ -38,7 +38,9 @@ def check_signatures(root: Path) -> None:
     jaxtyping.jaxtyped = _of_outer_functions(jaxtyping.jaxtyped)
     injected.__beartype__ = _of_outer_functions(injected.__beartype__)
     jaxtyping.install_import_hook(modules[True], "beartype.beartype")
-    beartype_packages(modules[False], conf=BeartypeConf(claw_is_pep526=False))
+    # A whole number is a float to type checkers (PEP 484).
+    plain = BeartypeConf(claw_is_pep526=False, is_pep484_tower=True)
+    beartype_packages(modules[False], conf=plain)
 
 
 def _of_outer_functions(decorator: Callable) -> Callable:

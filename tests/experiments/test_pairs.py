@@ -7,10 +7,12 @@ import logging
 import pytest
 
 import transformer_jax as tj
-from tests.experiments.test_seq2seq import TINY, WORDS
+from tests.experiments.test_seq2seq import ALONE, TINY, WORDS
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import flatten_dict
+from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.sources import Pairs
 from transformer_jax.data.store import build_store
@@ -18,6 +20,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.runs import open_directory
 from transformer_jax.recipes import driver
+from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.runs.metrics import read_metrics
 
 # Models of few steps write on to the limit.
@@ -162,6 +165,7 @@ def test_commands_take_and_refuse_languages(trained, texts, tmp_path, capfd):
         (["--data.pairs", "pt-tp=a,b", "pt-tp=c,d"], "the pair pt-tp is given twice"),
         (["--data.languages.tags", "both"], "allowed are source, target, none"),
         (["--data.languages.temperature", "0.5"], "at least 1"),
+        (["--tokenizer.extend-by", "5"], "no tokenizer to extend: start from a run with --init-f"),
     ],
 )
 def test_a_mistake_about_languages_is_one_line(texts, tmp_path, capfd, more, said):
@@ -214,6 +218,35 @@ def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts
     assert "name the pairs, --data.pairs de-en=FILE" in said
     said = error_of(capfd, *bad, *files, "--data.languages.tags", "target")
     assert "has its tags in another place" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("still", [["--optimizer.learning-rate", "0"], ["--freeze", "embeddings"]])
+def test_subwords_of_a_further_language(texts, tmp_path, capfd, still):
+    """They are learned from its text alone, and begin at the mean of the tokens that they join."""
+    start, run = tmp_path / "start", tmp_path / "run"
+    assert run_in(texts, "--tokenizer.kind", "bpe", "--tokenizer.vocab-size", "290")(start) == 0
+    (texts / "a.zz").write_text((texts / "a.pt").read_text().translate({ord("o"): "ůž"}))
+    files = ["--data.pairs", *pairs(texts, "zz-pt", "pt-up"), "--data.read.validation-size", "2"]
+    given = ["--init-from", str(start), "--tokenizer.extend-by", "9", *still, *TINY[12:]]
+    assert seq2seq.main(["train", "small", *files, *given, "--output", str(run)]) == 0
+    said = capfd.readouterr().err
+    assert "9 subwords learned in addition to 293" in said
+    assert "1 new token initialized near the mean; 9 new tokens initialized from others" in said
+    before, after = (open_directory(one).load_tokenizer() for one in (start, run))
+    parts = joined_tokens(after, before.vocab_size)
+    assert [*parts] == [*range(293, 302)]
+    assert after.token_id("<2zz>") == 302
+    assert not any(after.decode([new]).isupper() for new in parts)
+    assert any("ů" in after.decode([new]) for new in parts)
+    table = open_directory(start).load_params("best").params["embedding"]["table"]
+    begun = load_parts(run, "last")
+    rows = flatten_dict(begun.frozen if still[0] == "--freeze" else begun.params)
+    for new, joined in parts.items():
+        assert rows["embedding/table"][new] == pytest.approx(table[[*joined]].mean(0), abs=1e-6)
+    assert seq2seq.main(["resume", str(run), *ALONE]) == 0
+    assert open_directory(run).load_tokenizer().sha256 == after.sha256
+    assert len(tj.load(run)(["um dois"], to="up")) == 1
 
 
 @pytest.mark.slow

@@ -443,7 +443,7 @@ def test_new_tokens_begin_as_others(start, train, tmp_path, capfd, family):
     like = ("--tokens-like", "<|user|>=a")
     run = train(family, tmp_path / "run", "--init-from", there, *ADDED, *like, *STILL)
     assert (
-        "1 new token initialized near the mean; 1 new token initialized from another"
+        "1 new token initialized near the mean; 1 new token initialized from others"
         in capfd.readouterr().err
     )
     tokenizer = load_tokenizer(run / "tokenizer.json")
@@ -514,6 +514,7 @@ MISTAKES = [
     ("decoder", ["--freeze", "1", "--reinit-last", "2"], "never be trained"),
     ("decoder", ["--freeze", "1", "--model.compute.scan-layers"], "no-scan-layers"),
     ("decoder", ["--tokenizer.add-tokens", "a", "a"], "'a' appears twice"),
+    ("decoder", ["--tokenizer.extend-by", "9"], "only a byte-pair encoding can be extended"),
     ("decoder", ["--tokenizer.add-tokens", " "], "' ' is blank"),
     ("encoder-decoder", ["--freeze", "decoder", "--reinit-last", "1"], "never be trained"),
     ("encoder-decoder", ["--freeze", "3"], "freeze is 3: there are 2 layers"),

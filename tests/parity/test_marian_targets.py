@@ -23,7 +23,11 @@ from transformer_jax.inference.runs import open_directory
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.parity
+pytestmark = [
+    pytest.mark.parity,
+    # It would change punctuation alone, of which these words have none.
+    pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses"),
+]
 
 FOLDERS, SCORED = 20, 4
 ALPHABETS = (

@@ -206,7 +206,7 @@ def test_trained_rows_of_tokens_go_both_ways(kind, tied, tmp_path):
         n: a.tobytes() for n, a in files[1].items()
     }
     of_bias = dataclasses.replace(own, rows={"head/bias": np.zeros(2)})
-    with pytest.raises(ConfigError, match="head/bias: the numbers of 2 tokens were trained"):
+    with pytest.raises(ConfigError, match="head/bias: values of 2 tokens were trained"):
         write_peft(tmp_path / "no", of_bias, *how)
 
 

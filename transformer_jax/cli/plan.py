@@ -121,10 +121,11 @@ def _vocabulary(settings: Any) -> tuple[int, int, str]:
     added = (settings.add_tokens, settings.add_special_tokens)
     if settings.path is not None:
         tokenizer = load_tokenizer(settings.path)
-        grown = add_tokens(tokenizer, *added)
-        return tokenizer.vocab_size, grown.vocab_size, f"of {settings.path}"
+        size, grown = tokenizer.vocab_size, add_tokens(tokenizer, *added).vocab_size
+        return size, grown + settings.extend_by, f"of {settings.path}"
     size = settings.vocab_size or VOCABULARY
-    return size, size + sum(map(len, added)), "at most, learned from the text"
+    more = settings.extend_by + sum(map(len, added))
+    return size, size + more, "at most, learned from the text"
 
 
 def _usable(found: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.added_tokens import add_tokens
+from transformer_jax.data.extension import extend_tokenizer
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
@@ -60,6 +61,7 @@ def no_record(run: Any) -> None:
 def begin(
     run: Any,
     learn: Callable[[], Tokenizer | None],
+    new_texts: Callable[[], Iterable[str]],
     resolve: Callable[[Any, Tokenizer | None], Any],
     *,
     vocab_given: bool,
@@ -74,6 +76,7 @@ def begin(
         run: The settings.
         learn: Function that trains the tokenizer, unless the run names one; returns None for a run
             without texts.
+        new_texts: Function that returns the texts of ``tokenizer.extend_by``.
         resolve: Function that fills in settings derived from the tokenizer and the texts, such as
             the vocabulary size of the model.
         vocab_given: Whether the user set the vocabulary size of the model.
@@ -96,8 +99,9 @@ def begin(
         if tokenizer is None:
             run = for_device(resolve(run, None), device)
         else:
-            start, tokenizer = tokenizer, complete(run, _grown(tokenizer, run.tokenizer))
-            run = _with_tokenizer(run, start, tokenizer, vocab_given)
+            before, tokenizer = tokenizer, _extended(tokenizer, run.tokenizer.extend_by, new_texts)
+            tokenizer = complete(run, _grown(tokenizer, run.tokenizer))
+            run = _with_tokenizer(run, before, tokenizer, vocab_given)
             run = for_device(resolve(run, tokenizer), device)
             if run.tokenizer.vocab_size is None:
                 size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
@@ -116,13 +120,13 @@ def begin(
     return RunDirectory.open(output)
 
 
-def _with_tokenizer(run: Any, start: Tokenizer, tokenizer: Tokenizer, vocab_given: bool) -> Any:
-    """Returns the run with its tokenizer, which may have tokens that ``start`` lacks.
+def _with_tokenizer(run: Any, before: Tokenizer, tokenizer: Tokenizer, vocab_given: bool) -> Any:
+    """Returns the run with its tokenizer, which may have tokens that ``before`` lacks.
 
     Raises:
         ConfigError: The user set a different vocabulary size of the model.
     """
-    run = with_new_tokens(run, start, tokenizer)
+    run = with_new_tokens(run, before, tokenizer)
     wanted = run.model.vocab_size if isinstance(run.model, ModelConfig) else None
     if vocab_given and wanted != tokenizer.vocab_size:
         raise ConfigError(
@@ -131,6 +135,17 @@ def _with_tokenizer(run: Any, start: Tokenizer, tokenizer: Tokenizer, vocab_give
             f"the size of the tokenizer"
         )
     return run
+
+
+def _extended(tokenizer: Tokenizer, count: int, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+    """Returns the tokenizer with up to ``count`` subwords of texts; logs a summary line."""
+    if not count:
+        return tokenizer
+    with show_progress("extending the tokenizer"):
+        extended = extend_tokenizer(tokenizer, texts(), count)
+    new = extended.vocab_size - tokenizer.vocab_size
+    log(f"tokenizer: {plural(new, 'subword')} learned in addition to {tokenizer.vocab_size:,}")
+    return extended
 
 
 def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:

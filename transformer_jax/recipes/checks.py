@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log
+from transformer_jax.data.extension import check_extensible
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.models.costs import accounting
 from transformer_jax.models.recurrent_config import ModelConfig
@@ -23,6 +24,7 @@ from transformer_jax.training.settings import check_warmup
 from transformer_jax.word_vectors.initialization import check_size
 
 __all__ = [
+    "check_extension",
     "check_room",
     "check_rows",
     "checked",
@@ -119,6 +121,32 @@ def with_loaded_tokenizer(run: Any) -> Any:
     if run.tokenizer is None or run.tokenizer.path is None:
         return run
     return with_normalization(run, load_tokenizer(run.tokenizer.path).normalization)
+
+
+def check_extension(recipe: Recipe, run: Any, start: Any) -> None:
+    """Refuses ``tokenizer.extend_by`` without a tokenizer to extend, or without texts.
+
+    Args:
+        recipe: The kind of training.
+        run: The settings.
+        start: The start of the run, or None.
+
+    Raises:
+        ConfigError: The message says what is missing.
+    """
+    if run.tokenizer is None or not (count := run.tokenizer.extend_by):
+        return
+    if type(recipe).tokenizer_texts is Recipe.tokenizer_texts:
+        raise ConfigError(
+            f"tokenizer.extend_by: {recipe.title} does not learn subwords: leave it out"
+        )
+    if start is None and run.tokenizer.path is None:
+        raise ConfigError(
+            "tokenizer.extend_by: there is no tokenizer to extend: start from a run with "
+            "--init-from RUN, or set --tokenizer.vocab-size"
+        )
+    tokenizer = start.tokenizer if start is not None else load_tokenizer(run.tokenizer.path)
+    check_extensible(tokenizer, count)
 
 
 def _check_word_vectors(run: Any) -> None:

@@ -65,6 +65,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
         vocab_given = start is None and vocabulary != named.model.vocab_size
     else:
         run = checks.with_loaded_tokenizer(run)
+    checks.check_extension(recipe, run, start)
     data = recipe.open_data(run)
     run = recipe.with_data(run, data, named, start)
 
@@ -90,6 +91,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
     directory = beginning.begin(
         run,
         learn,
+        lambda: recipe.extension_texts(run, data, start),
         resolve,
         vocab_given=vocab_given,
         complete=recipe.complete_tokenizer,

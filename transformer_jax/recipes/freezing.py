@@ -10,6 +10,7 @@ from flax import nnx
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.added_tokens import has_token
+from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, abstract_model
 from transformer_jax.models.lora import lora
@@ -229,7 +230,8 @@ def check_layers(run: Any, start: Initial) -> None:
             "--model.head.no-tie-word-embeddings, for a new table, or leave it out"
         )
     added = (*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens)
-    if not own.trainable_tokens and all(has_token(start.tokenizer, one) for one in added):
+    grows = run.tokenizer.extend_by or not all(has_token(start.tokenizer, one) for one in added)
+    if not own.trainable_tokens and not grows:
         _check_anything_is_trained(model, own)
 
 
@@ -239,7 +241,8 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
     setting = f"{own.prefix}trainable_tokens"
     for token in own.trainable_tokens:
         added = token in tokenizer.add_tokens or token in tokenizer.add_special_tokens
-        if not added and not has_token(start.tokenizer, token):
+        # Which subwords an extension has is not known before the text is read.
+        if not (added or tokenizer.extend_by or has_token(start.tokenizer, token)):
             raise ConfigError(
                 f"{setting}: {own.init_from} has no token {token!r}: add it with "
                 f"--tokenizer.add-tokens, or leave it out"
@@ -345,8 +348,8 @@ def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None, p
     anew = lambda name: name.startswith(tuple(fresh))
     if tokenizer is None:
         return start.given(params, anew, model=run.model)
-    like = {
-        tokenizer.token_id(_token(tokenizer, new)): tokenizer.token_id(_token(tokenizer, old))
+    like = joined_tokens(tokenizer, start.tokenizer.vocab_size) | {
+        tokenizer.token_id(_token(tokenizer, new)): (tokenizer.token_id(_token(tokenizer, old)),)
         for new, old in _pairs(own)
     }
     return start.given(params, anew, tokenizer.vocab_size, like)

@@ -168,7 +168,7 @@ class Initial:
         if run.tokenizer.learnt != named.tokenizer.learnt:
             raise ConfigError(
                 f"tokenizer: a run with {flag} has the tokenizer of its start: leave this out, or "
-                f"add tokens with --tokenizer.add-tokens"
+                f"add tokens with --tokenizer.add-tokens or --tokenizer.extend-by"
             )
         if run.data.read.lowercase and not self.lowercase:
             raise ConfigError(
@@ -202,7 +202,7 @@ class Initial:
         params: Any,
         anew: Callable[[str], bool] = lambda name: False,
         tokens: int = 0,
-        like: Mapping[int, int] | None = None,
+        like: Mapping[int, Sequence[int]] | None = None,
         model: Any = None,
         part: str | None = None,
     ) -> Any:
@@ -216,7 +216,7 @@ class Initial:
             anew: Whether a parameter, by path, stays newly initialized. Paths have layer numbers.
             tokens: Size of the run's tokenizer; tokens beyond the start's tokenizer are new. 0 is a
                 run without texts.
-            like: Known tokens whose rows initialize new tokens, by new token.
+            like: Known tokens whose mean row initializes a new token, by new token.
             model: Configuration of the run's model, if it reads images.
             part: The part of the start that ``params`` belong to, such as ``encoder``; None is all.
 
@@ -232,8 +232,10 @@ class Initial:
             known[name] = resized_positions(np.asarray(known[name]), self.model.image, model.image)
         if tokens > old:
             for name in known.keys() & _BY_TOKEN:
-                known[name] = with_new_rows(np.asarray(known[name]), old, tokens, name)
-                known[name][[*like]] = known[name][[*like.values()]]
+                rows = with_new_rows(np.asarray(known[name]), old, tokens, name)
+                for new, parts in like.items():
+                    rows[new] = rows[[*parts]].mean(0, dtype=np.float32)
+                known[name] = rows
 
         def value(name: str, here: Any) -> Any:
             if name not in known or anew(name):
@@ -264,7 +266,7 @@ class Initial:
             f"newly initialized: {_parts(fresh) or 'none'}"
             + (f"; not used: {_parts(sorted(unused))}" if unused else "")
             + (f"; {plural(mean, 'new token')} initialized near the mean" if mean > 0 else "")
-            + (f"; {plural(len(like), 'new token')} initialized from another" if like else "")
+            + (f"; {plural(len(like), 'new token')} initialized from others" if like else "")
         )
         return jax.tree.unflatten(tree, values)
 

@@ -177,6 +177,10 @@ class Recipe:
         """Returns the texts to train a tokenizer on."""
         return ()
 
+    def extension_texts(self, run: Any, data: Any, start: Any) -> Iterable[str]:
+        """Returns the texts from which the tokenizer of the start or of a file is extended."""
+        return self.tokenizer_texts(run, data)
+
     def special_tokens(self, run: Any) -> tuple[str, ...]:
         """Returns the special tokens of a new tokenizer."""
         from transformer_jax.data.tokenizer import SPECIAL

@@ -40,6 +40,9 @@ class TokenizerConfig(Configuration, group="tokenizer"):
     add_tokens: tuple[str, ...] = ()  # words that become single tokens wherever they occur in text
     # Tokens that text is never encoded to, such as roles of a chat: '<|im_start|>' '<|im_end|>'.
     add_special_tokens: tuple[str, ...] = ()
+    # Subwords to learn from the training text, in addition to those of the start or of path (for
+    # byte-pair encodings). With named pairs, only languages that the start lacks are read.
+    extend_by: Amount = 0
     allow_unknown: bool = False  # allow data with more than half of the tokens unknown
     allow_lossy: bool = False  # allow targets of which more than half do not survive decoding
 
@@ -54,9 +57,8 @@ class TokenizerConfig(Configuration, group="tokenizer"):
     @property
     def learnt(self) -> "TokenizerConfig":
         """Returns the settings of training a tokenizer: without added tokens and permissions."""
-        return dataclasses.replace(
-            self, add_tokens=(), add_special_tokens=(), allow_unknown=False, allow_lossy=False
-        )
+        plain = dataclasses.replace(self, add_tokens=(), add_special_tokens=(), extend_by=0)
+        return dataclasses.replace(plain, allow_unknown=False, allow_lossy=False)
 
 
 @dataclasses.dataclass(frozen=True)

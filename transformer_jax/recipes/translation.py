@@ -141,6 +141,15 @@ class Translation(Recipe):
             return sampled_texts(data.train, data.languages.tokenizer_temperature)
         return [*data.train.sources, *data.train.targets]
 
+    def extension_texts(self, run: Any, data: Any, start: Any) -> Iterable[str]:
+        """Returns the texts of languages that the start does not know, or all if there are none."""
+        known = None if start is None else start.tokenizer.languages
+        if known is None or data.train.directions is None:
+            return self.tokenizer_texts(run, data)
+        temperature = data.languages.tokenizer_temperature
+        new = sampled_texts(data.train, temperature, without=known.languages)
+        return new or self.tokenizer_texts(run, data)
+
     def complete_tokenizer(self, run: Any, tokenizer: "Tokenizer") -> "Tokenizer":
         """Returns the tokenizer with the languages of named pairs."""
         return with_tags(run, tokenizer)

@@ -1,6 +1,6 @@
 """Translation in several directions: batches, and means over directions."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,9 @@ def mean_scores(tests: Mapping[str, Mapping[str, Any]]) -> str:
     return f"sacreBLEU {mean('sacrebleu'):.1f} chrF {mean('chrf'):.1f}"
 
 
-def sampled_texts(pairs: Pairs, temperature: float) -> list[str]:
+def sampled_texts(
+    pairs: Pairs, temperature: float, without: Container[str | None] = ()
+) -> list[str]:
     """Returns the texts of both sides, with languages sampled by temperature.
 
     A language of ``n`` texts occurs in proportion to ``n^(1/T)``, each of its texts at least once.
@@ -100,6 +102,7 @@ def sampled_texts(pairs: Pairs, temperature: float) -> list[str]:
     Args:
         pairs: Pairs of several directions.
         temperature: ``T``.
+        without: Languages whose texts are left out.
 
     Example:
         >>> from transformer_jax.data.languages import Direction
@@ -114,7 +117,7 @@ def sampled_texts(pairs: Pairs, temperature: float) -> list[str]:
         texts.setdefault(way.source, []).append(source)
         texts.setdefault(way.target, []).append(target)
     # A sentence shared by several directions counts as one text of its language.
-    own = [list(dict.fromkeys(each)) for each in texts.values()]
+    own = [list(dict.fromkeys(texts[name])) for name in texts if name not in without]
     rates = repeats(np.array([len(each) for each in own]), temperature)
     chosen = (
         each[i % len(each)]

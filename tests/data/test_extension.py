@@ -1,0 +1,146 @@
+"""A byte-pair encoding that learns more subwords: as if it had learned on, and old text stays."""
+
+import json
+import random
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.added_tokens import add_tokens, tag_languages
+from transformer_jax.data.extension import check_extensible, extend_tokenizer, joined_tokens
+from transformer_jax.data.languages import Direction
+from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+
+LETTERS = "abcdeéßžлö日 "
+ROLES = ("pad", "unk", "bos", "eos", "mask")
+
+
+def texts_of(draw, count=60, letters=LETTERS):
+    """Texts of a few words, some with blanks, marks and line breaks in unusual places."""
+    words = ["".join(draw.choices(letters, k=draw.randint(1, 8))) for _ in range(30)]
+    blanks = [" ", " ", " ", "  ", "\n", ", "]
+    return [
+        "".join(word + draw.choice(blanks) for word in draw.choices(words, k=draw.randint(0, 9)))
+        for _ in range(count)
+    ]
+
+
+def sentencepiece_file(kind, texts, size):
+    """A tokenizer like Llama's: the text is one word, with marks for blanks, and bytes beside."""
+    del kind
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=size + 60, special_tokens=special, show_progress=False)
+    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.train_from_iterator(texts, trainer)
+    file = json.loads(backend.to_str())
+    file["added_tokens"] = file["added_tokens"][:3]
+    marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    backend = tokenizers.Tokenizer.from_str(json.dumps(file | {"pre_tokenizer": None}))
+    backend.normalizer = normalizers.Sequence(marks)
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )  # fmt: skip
+    return Tokenizer(backend.to_str())
+
+
+def merges_of(tokenizer):
+    return json.loads(tokenizer.text)["model"]["merges"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_learning_continues(seed):
+    """On the same text, the result is the tokenizer of a larger vocabulary."""
+    draw = random.Random(seed)
+    texts = texts_of(draw, draw.choice([5, 60, 300]))
+    first, more = draw.randint(262, 340), draw.randint(0, 90)
+    begun = train_tokenizer("bpe", texts, first)
+    extended = extend_tokenizer(begun, texts, more)
+    whole = train_tokenizer("bpe", texts, begun.vocab_size + more)
+    assert merges_of(extended) == merges_of(whole)
+    assert extended.encode_batch(texts) == whole.encode_batch(texts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_new_subwords_join_old_tokens(seed):
+    draw = random.Random(seed)
+    kind = draw.choice(["bpe", "bytes", "sentencepiece"])
+    made = sentencepiece_file if kind == "sentencepiece" else train_tokenizer
+    old = made(kind, texts_of(draw), 300)
+    old = tag_languages(add_tokens(old, ["zeb"]), [Direction("de", "en")])
+    new_text = texts_of(draw, letters="xyzžeb ")
+    new = extend_tokenizer(old, new_text, 40)
+    assert old.vocab_size < new.vocab_size <= old.vocab_size + 40
+    assert [new.name(i) for i in range(old.vocab_size)] == [*map(old.name, range(old.vocab_size))]
+    assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
+    assert new.languages == old.languages
+    parts = joined_tokens(new, old.vocab_size)
+    assert [*parts] == [*range(old.vocab_size, new.vocab_size)]
+    texts = [*new_text, *texts_of(draw), "zeb <2de> <eos>"]
+    for before, after in zip(old.encode_batch(texts), new.encode_batch(texts), strict=True):
+        apart = [id for token in after for id in parts.get(token, (token,))]
+        assert apart == before
+        assert new.decode(after) == old.decode(before)
+        if set(after).isdisjoint(parts):
+            assert after == before
+    count = lambda tokenizer: sum(map(len, tokenizer.encode_batch(new_text)))
+    assert count(new) < count(old)
+    # No subword is more than a word and the blanks before it.
+    joined = (new.convert_ids_to_tokens([token])[0] for token in parts)
+    assert all(" " not in name.lstrip(" ") for name in joined)
+
+
+def test_a_subword_is_never_a_special_token():
+    """Text may spell out what roles and languages are called."""
+    old = tag_languages(train_tokenizer("bytes", []), [Direction("de", "en")])
+    texts = ["<2de></s><mask><2de></s><extra_id_0>[PAD]"] * 9
+    new = extend_tokenizer(old, texts, 200)
+    assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
+    assert (new.mask, new.sentinels) == (None, ())
+    assert new.languages == old.languages
+    assert [new.decode(ids) for ids in new.encode_batch(texts)] == texts
+    assert new.vocab_size > old.vocab_size + 10
+
+
+def test_a_file_holds_it_and_it_grows_again(tmp_path):
+    draw = random.Random(0)
+    old = add_tokens(train_tokenizer("bpe", texts_of(draw), 300), [], ["<|user|>"])
+    once = extend_tokenizer(old, texts_of(draw, letters="xyz "), 9)
+    twice = extend_tokenizer(add_tokens(once, ["covid"]), texts_of(draw, letters="uvw "), 9)
+    twice.save(tmp_path / "tokenizer.json")
+    again = load_tokenizer(tmp_path / "tokenizer.json", special=twice.special)
+    assert again.vocab_size == old.vocab_size + 19
+    assert again.token_id("covid") == old.vocab_size + 9
+    for text in ("xyzzy uvw covid <|user|>", *texts_of(draw)):
+        assert again.encode(text) == twice.encode(text)
+        assert again.decode(again.encode(text)) == text
+
+
+def test_earlier_files_have_merges_as_text():
+    draw = random.Random(1)
+    texts = texts_of(draw)
+    old = train_tokenizer("bpe", texts, 290)
+    file = json.loads(old.text)
+    file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
+    new = extend_tokenizer(Tokenizer(json.dumps(file)), texts, 20)
+    assert all(isinstance(merge, str) for merge in merges_of(new))
+    assert new.encode_batch(texts) == extend_tokenizer(old, texts, 20).encode_batch(texts)
+    assert joined_tokens(new, old.vocab_size) == joined_tokens(
+        extend_tokenizer(old, texts, 20), old.vocab_size
+    )
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "words", "characters"])
+def test_other_kinds_are_refused(kind):
+    with pytest.raises(ConfigError, match=r"only a byte-pair encoding can be extended.*add-tokens"):
+        check_extensible(train_tokenizer(kind, ["a cat sat"] * 4, 300), 5)
+
+
+def test_a_vocabulary_that_is_too_large_is_refused():
+    with pytest.raises(ConfigError, match="at most 16,777,216 tokens, and this tokenizer has 260"):
+        check_extensible(train_tokenizer("bytes", []), 1 << 24)
