@@ -98,12 +98,13 @@ def test_new_subwords_join_old_tokens(seed):
 def test_a_subword_is_never_a_special_token():
     """Text may spell out what roles and languages are called."""
     old = tag_languages(train_tokenizer("bytes", []), [Direction("de", "en")])
-    texts = ["<2de></s><mask><2de></s><extra_id_0>[PAD]"] * 9
+    texts = ["<2de>", "</s>", "<mask>", "<extra_id_0>", "[PAD]", "<2en></s>"] * 9
     new = extend_tokenizer(old, texts, 200)
     assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
     assert (new.mask, new.sentinels) == (None, ())
     assert new.languages == old.languages
     assert [new.decode(ids) for ids in new.encode_batch(texts)] == texts
+    assert new.languages.ids.isdisjoint(id for ids in new.encode_batch(texts) for id in ids)
     assert new.vocab_size > old.vocab_size + 10
 
 

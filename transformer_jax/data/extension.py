@@ -4,7 +4,7 @@ import collections
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
@@ -21,7 +21,7 @@ Words = collections.Counter[tuple[str, ...]]  # how often each word occurs, as n
 Pair = tuple[str, str]
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-_RESERVED = frozenset(itertools.chain(*ROLES.values()))
+_ROLES = frozenset(itertools.chain(*ROLES.values()))
 _BLANKS = ("▁", "Ġ")  # a blank before a word
 _FIRST = 0x10000  # from here on, no code point is a surrogate
 _BATCH = 1000  # texts
@@ -55,8 +55,9 @@ def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], count: int) -> 
     added = {one["content"]: one["id"] for one in file.get("added_tokens") or ()}
     # The library numbers added tokens by position, unless the vocabulary has them too.
     vocab: dict[str, int] = file["model"]["vocab"] | added
+    reserved = {*added, *map(tokenizer.name, tokenizer.special_ids)}
     merges, first, most = list[Pair](), tokenizer.vocab_size, tokenizer.vocab_size + count
-    for left, right in _learned(_words(tokenizer, texts, added), vocab, count):
+    for left, right in _learned(_words(tokenizer, texts, reserved), vocab, count, reserved):
         if left + right not in vocab:
             if first == most:
                 break
@@ -118,11 +119,11 @@ def check_extensible(tokenizer: Tokenizer, count: int) -> None:
         )
 
 
-def _words(tokenizer: Tokenizer, texts: Iterable[str], tokens: Iterable[str]) -> Words:
-    """Counts the words that have several tokens; ``tokens`` and bytes are not part of words."""
+def _words(tokenizer: Tokenizer, texts: Iterable[str], reserved: Iterable[str]) -> Words:
+    """Counts words of several tokens; reserved tokens and those of bytes are not part of words."""
     backend = tokenizers.Tokenizer.from_str(tokenizer.text)
     backend.encode_special_tokens = True
-    apart = {*tokens, *(name for name in backend.get_vocab() if _BYTE.fullmatch(name))}
+    apart = {*reserved, *(name for name in backend.get_vocab() if _BYTE.fullmatch(name))}
     # SentencePiece and a vocabulary of bytes do not split texts, but mark the blanks.
     places = backend.encode("a a", add_special_tokens=False).word_ids
     begins = () if len(set(places)) > 1 else _BLANKS
@@ -139,11 +140,11 @@ def _words(tokenizer: Tokenizer, texts: Iterable[str], tokens: Iterable[str]) ->
     return Words({word: count for word, count in counts.items() if len(word) > 1})
 
 
-def _learned(words: Words, vocab: dict[str, int], count: int) -> Iterator[Pair]:
-    """Yields merges in the order of learning, of tokens that are characters to the trainer.
-
-    No merge makes a token that text is never encoded as.
-    """
+def _learned(
+    words: Words, vocab: dict[str, int], count: int, reserved: Container[str]
+) -> Iterator[Pair]:
+    """Yields merges in the order of learning, except those that make a reserved token or role."""
+    # To the trainer, each token is a character.
     tokens = sorted({token for word in words for token in word}, key=vocab.__getitem__)
     character = {token: chr(_FIRST + i) for i, token in enumerate(tokens)}
     backend = tokenizers.Tokenizer(models.BPE())
@@ -156,12 +157,12 @@ def _learned(words: Words, vocab: dict[str, int], count: int) -> Iterator[Pair]:
     refused = set[str]()
     for merge in json.loads(backend.to_str())["model"]["merges"]:
         left, right = ("".join(tokens[ord(one) - _FIRST] for one in half) for half in merge)
-        if left in refused or right in refused or _is_reserved(left + right):
+        if left in refused or right in refused or _is_special(left + right, reserved):
             refused.add(left + right)
         else:
             yield left, right
 
 
-def _is_reserved(name: str) -> bool:
-    """Returns whether a tokenizer would take a token of this name for a special one."""
-    return name in _RESERVED or name == SENTINEL.format(name[10:-1])
+def _is_special(name: str, reserved: Container[str]) -> bool:
+    """Returns whether a tokenizer takes a token of this name for a special one."""
+    return name in reserved or name in _ROLES or name == SENTINEL.format(name[10:-1])

@@ -99,8 +99,9 @@ def begin(
         if tokenizer is None:
             run = for_device(resolve(run, None), device)
         else:
-            before, tokenizer = tokenizer, _extended(tokenizer, run.tokenizer.extend_by, new_texts)
-            tokenizer = complete(run, _grown(tokenizer, run.tokenizer))
+            before, tokenizer = tokenizer, complete(run, _grown(tokenizer, run.tokenizer))
+            # Last, so that no subword is one of the added tokens.
+            tokenizer = _extended(tokenizer, run.tokenizer.extend_by, new_texts)
             run = _with_tokenizer(run, before, tokenizer, vocab_given)
             run = for_device(resolve(run, tokenizer), device)
             if run.tokenizer.vocab_size is None:
