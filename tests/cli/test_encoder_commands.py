@@ -449,7 +449,7 @@ def test_probe_tells_what_a_layer_knows(pretrained, run_command, tmp_path):
     flags = ("--valid", tmp_path / "a.conllu", "--limit", 120)
     code, out, err = run_command("probe", pretrained, tmp_path / "a.conllu", *flags)
     assert code == 0
-    assert "trained on 120 words, evaluated on 120 others; 4 classes" in err
+    assert "trained on 120 words, evaluated on 120; 4 classes" in err
     share = {line[:22].strip(): float(line.split("%")[0].split()[-1]) for line in out[1:-1]}
     assert list(share) == [
         "majority (X)", "layer 0 (embeddings)", "layer 1", "layer 2", "sum of last 2",
@@ -468,7 +468,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
     assert code == 0
     assert f"wrote {tmp_path / 'layers.html'}" in err
     assert "data:image/png;base64," in (tmp_path / "layers.html").read_text()
-    assert "trained on 16 sentences, evaluated on 4 others; 2 classes" in err
+    assert "trained on 16 sentences, evaluated on 4; 2 classes" in err
     assert sum(line.endswith("  best") for line in out) >= 1
     code, err = mistake(run_command("probe", tasks("tag"), tmp_path / "a.tsv"))
     assert code == 3

@@ -289,7 +289,7 @@ def test_a_generation_config_is_followed_as_by_the_command(published, run_comman
     ends = text.tokens[-1] == model.tokenizer.eos
     assert text.finish_reason == ("end" if ends else "length")
     assert ends or len(text.tokens) == 5
-    with pytest.raises(ConfigError, match="greedy or beam search: leave out seed, top_k"):
+    with pytest.raises(ConfigError, match="top_k: generation_config hf is greedy or beam"):
         model.generate("the", generation_config="hf", top_k=3, seed=1)
     with pytest.raises(ConfigError, match="generation_config is 'ours': must be None or 'hf'"):
         model.generate("the", generation_config="ours")

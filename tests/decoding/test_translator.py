@@ -529,7 +529,7 @@ def test_lines_of_one_batch_go_to_a_language_each(lines, placement, num_beams):
     alone = translator.score(lines[1:2], ["ab"], directions[1])
     assert scores[1].log_prob == pytest.approx(alone[0].log_prob, abs=1e-5)
     assert scores[1].tokens == (4, 5, EOS)
-    with pytest.raises(ConfigError, match="--to: w is no target language"):
+    with pytest.raises(ConfigError, match="--to: w is not a target language"):
         translator.translate(lines, directions=Direction("x", "w"))
 
 

@@ -360,7 +360,7 @@ def test_a_fine_tuned_head_is_kept_or_drawn_anew(pretrained, tuned, data, tmp_pa
          str(tmp_path / "three.tsv"), "--task.max-length", "24", "--output", str(tmp_path / "run")]
     )  # fmt: skip
     assert code == 2
-    assert "has a head of 2 outputs, and this run needs 3: add --task.reinit-head" in (
+    assert "has a head of 2 outputs, and this run needs 3: add --reinit-head" in (
         capfd.readouterr().err
     )
 

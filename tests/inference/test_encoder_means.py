@@ -35,5 +35,5 @@ def test_means_leave_out_tags_ends_and_padding(before, after):
         np.testing.assert_allclose(vector, inside.mean(0), rtol=1e-4, atol=1e-5)
     again = means(SENTENCES[::-1], direction)[::-1]
     np.testing.assert_allclose(again, vectors, atol=1e-5)
-    with pytest.raises(ConfigError, match="w is no target language"):
+    with pytest.raises(ConfigError, match="w is not a target language"):
         means(SENTENCES, Direction("x", "w"))

@@ -174,7 +174,7 @@ def test_an_unknown_language_is_refused_in_a_line(folders, tmp_path, capfd):
     given = ["translate", str(folders / "nllb"), "--input", str(tmp_path / "in")]
     for more, said in (
         (["--from", "eng_Latn"], "--to is missing: allowed are ace_Arab, "),
-        (["--from", "eng_Latn", "--to", "klingon"], "--to: klingon is no target language"),
+        (["--from", "eng_Latn", "--to", "klingon"], "--to: klingon is not a target language"),
     ):
         assert main([*given, *more]) == 2
         error = capfd.readouterr().err

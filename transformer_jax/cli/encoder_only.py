@@ -2,7 +2,7 @@ r"""Pre-train an encoder on any text, fine-tune it on labeled examples, train an
 
     python -m experiments.encoder_only pretrain python-docs
     python -m experiments.encoder_only pretrain small --data.text corpus.txt
-    python -m experiments.encoder_only finetune classify --task.init-from runs/small \
+    python -m experiments.encoder_only finetune classify --init-from runs/small \
         --data.train reviews.tsv
     python -m experiments.encoder_only finetune tag --data.train train.conllu
     python -m experiments.encoder_only train vit --data.images pictures --output runs/vit

@@ -278,7 +278,7 @@ class LanguageTags:
         if name in known or (name is None and not needed):
             return name
         side = "source" if flag == "from" else "target"
-        problem = " is missing" if name is None else f": {name} is no {side} language of this model"
+        problem = f": {name} is not a {side} language of this model" if name else " is missing"
         raise ConfigError(f"--{flag}{problem}: allowed are {listed(known)}")
 
     def _filled(self, template: Sequence[str | int], direction: Direction) -> tuple[int, ...]:

@@ -117,7 +117,7 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
         run = start.settings(run, named, recipe.start_model(run, start))
     elif recipe.needs_start:
         raise ConfigError(
-            f"{recipe.title} needs --{group.prefix}init-from RUN_OR_FOLDER, a trained language "
+            f"{recipe.title} needs --init-from RUN_OR_FOLDER, a trained language "
             f"model to start from"
         )
     run = recipe.prepare(run, named, start)

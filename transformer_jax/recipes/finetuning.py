@@ -130,7 +130,7 @@ class Finetuning(Recipe):
         if run.model.decoder_layers:
             raise ConfigError(
                 f"model.decoder_layers is {run.model.decoder_layers}: a decoder that classifies "
-                f"starts from a language model: give --task.init-from, or leave the decoder out"
+                f"starts from a language model: give --init-from, or leave the decoder out"
             )
         if run.task.lm_loss_weight is not None:
             raise ConfigError(
@@ -334,12 +334,12 @@ def _as_in_start(run: FinetuneRun, start: "Initial", labels: tuple[str, ...]) ->
     if there != here:
         raise ConfigError(
             f"task.init_from: {run.task.init_from} has a head of {plural(there, 'output')}, and "
-            f"this run needs {here}: add --task.reinit-head"
+            f"this run needs {here}: add --reinit-head"
         )
     if run.task.init_from is None or {task["kind"], run.task.kind} & {"regress", "qa"}:
         return labels
     before = tuple(task.get("labels", ()))
-    return as_in_start(run.task.init_from, before, labels, "--task.reinit-head")
+    return as_in_start(run.task.init_from, before, labels, "--reinit-head")
 
 
 def _all_texts(part: "Labeled") -> list[str]:

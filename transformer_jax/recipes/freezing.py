@@ -250,7 +250,7 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
     if own.trainable_tokens and not _freezes_table(run):
         raise ConfigError(
             f"{setting} is {', '.join(own.trainable_tokens)}: all token rows are trained anyway: "
-            f"leave it out, or add --lora.rank 8 or --{own.prefix}freeze embeddings"
+            f"leave it out, or add --lora.rank 8 or --freeze embeddings"
         )
 
 
