@@ -45,11 +45,11 @@ def test_the_tokens_of_a_direction_stand_where_the_templates_say_and_are_stored_
         (Direction("de", None), "--to is missing: allowed are en, cs"),
         (
             Direction("de", "fr"),
-            "--to: fr is not a target language of this model: allowed are en, cs",
+            "--to: fr is not a target language of this model: allowed are en",
         ),
         (Direction("de", "de"), "--to: de is not a target"),
         (Direction(None, "en"), "--from is missing: allowed are de, en, cs"),
-        (Direction("xx", "en"), "--from: xx is no source language"),
+        (Direction("xx", "en"), "--from: xx is not a source language"),
     ],
 )
 def test_an_unknown_or_missing_language_is_refused_with_what_is_allowed(direction, message):
