@@ -96,14 +96,14 @@ def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
     [
         pytest.param(
             {"image_size": 64},
-            r"position_embeddings is \[1, 17, 32\], and \[1, 65, 32\] by",
+            r"position_embeddings is \[1, 17, 32\], but \[1, 65, 32\] in",
             marks=pytest.mark.slow,
         ),
         ({"image_size": [32, 48]}, r"image_size is \[32, 48\]: a whole number"),
         ({"patch_size": 5}, "image.patch_size 5 does not divide image.image_size 32"),
         pytest.param(
             {"patch_size": 16},
-            r"projection.weight is \[32, 3, 8, 8\], and \[32, 3, 16, 16\] by",
+            r"projection.weight is \[32, 3, 8, 8\], but \[32, 3, 16, 16\] in",
             marks=pytest.mark.slow,
         ),
         ({"num_channels": 1}, r"projection.weight is \[32, 3, 8, 8\], but \[32, 1, 8, 8\] in"),
