@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,14 +13,17 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
+from transformer_jax.data.added_tokens import tag_languages
 from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.sources import Pairs
 from transformer_jax.data.store import build_store
+from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.runs import open_directory
 from transformer_jax.recipes import driver
+from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.runs.metrics import read_metrics
 
@@ -218,6 +222,22 @@ def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts
     assert "name the pairs, --data.pairs de-en=FILE" in said
     said = error_of(capfd, *bad, *files, "--data.languages.tags", "target")
     assert "has its tags in another place" in said
+
+
+def test_an_extension_reads_new_languages_or_all():
+    ways = [Direction("xx", "en"), Direction("en", "de")]
+    train = Pairs(["x", "e"], ["f", "d"], "example", {}, ways)
+    data = SimpleNamespace(train=train, languages=SimpleNamespace(tokenizer_temperature=1.0))
+    run = SimpleNamespace(data=SimpleNamespace(read=SimpleNamespace(source_prefix="")))
+    tokenizer = train_tokenizer("bytes", [])
+
+    def texts(*known):
+        start = SimpleNamespace(tokenizer=tag_languages(tokenizer, known))
+        return sorted(get_recipe("translation").extension_texts(run, data, start))
+
+    assert texts(Direction("de", "en")) == ["x"]
+    assert texts(Direction("de", "en"), Direction("xx", "de")) == ["d", "e", "f", "x"]
+    assert texts(Direction("fr", "cs")) == ["d", "e", "f", "x"]
 
 
 @pytest.mark.slow

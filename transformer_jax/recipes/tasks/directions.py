@@ -109,6 +109,8 @@ def sampled_texts(
         >>> pairs = Pairs(list("abcd"), ["x"] * 4, "example", {}, [Direction("d", "e")] * 4)
         >>> sampled_texts(pairs, 2.0)
         ['a', 'b', 'c', 'd', 'x', 'x']
+        >>> sampled_texts(pairs, 2.0, without=["d", "e"])
+        []
     """
     texts: dict[str | None, list[str]] = {}
     for way, source, target in zip(
@@ -118,6 +120,8 @@ def sampled_texts(
         texts.setdefault(way.target, []).append(target)
     # A sentence shared by several directions counts as one text of its language.
     own = [list(dict.fromkeys(texts[name])) for name in texts if name not in without]
+    if not own:
+        return []
     rates = repeats(np.array([len(each) for each in own]), temperature)
     chosen = (
         each[i % len(each)]
