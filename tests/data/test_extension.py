@@ -142,6 +142,13 @@ def test_other_kinds_are_refused(kind):
         check_extensible(train_tokenizer(kind, ["a cat sat"] * 4, 300), 5)
 
 
+def test_subwords_with_a_prefix_are_refused():
+    file = json.loads(train_tokenizer("bytes", []).text)
+    file["model"]["continuing_subword_prefix"] = "##"
+    with pytest.raises(ConfigError, match="begin with '##' inside words: it cannot be extended"):
+        check_extensible(Tokenizer(json.dumps(file)), 5)
+
+
 def test_a_vocabulary_that_is_too_large_is_refused():
     with pytest.raises(ConfigError, match="at most 16,777,216 tokens, and this tokenizer has 260"):
         check_extensible(train_tokenizer("bytes", []), 1 << 24)

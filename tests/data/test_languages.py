@@ -45,7 +45,7 @@ def test_the_tokens_of_a_direction_stand_where_the_templates_say_and_are_stored_
         (Direction("de", None), "--to is missing: allowed are en, cs"),
         (
             Direction("de", "fr"),
-            "--to: fr is not a target language of this model: allowed are en",
+            "--to: fr is not a target language of this model: allowed are en, cs",
         ),
         (Direction("de", "de"), "--to: de is not a target"),
         (Direction(None, "en"), "--from is missing: allowed are de, en, cs"),
