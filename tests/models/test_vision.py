@@ -10,12 +10,14 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tests.drawing import drawn
+from tests.drawing import drawn, normals
 from transformer_jax import laws
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
+from transformer_jax.functional.partitioning import constrain, on_mesh
 from transformer_jax.functional.patches import patchify
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -31,6 +33,7 @@ from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.stack import stack_blocks
 from transformer_jax.models.presets import PRESETS, bert, vit
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings
 
 D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3
@@ -348,6 +351,27 @@ def test_a_stem_of_convolutions_is_the_sum_over_neighbours():
         )
     assert found.shape == (1, PATCHES, D)
     np.testing.assert_allclose(found[0], x.reshape(PATCHES, D), atol=1e-5)
+
+
+def test_gradients_of_convolutions_on_a_mesh_are_those_of_one_device():
+    """Devices share patches, of which they have several, but no lines of images."""
+    config = vit(D, 1, image_size=8, patch_size=4, **FORMS["compact"])
+    make = lambda: VisionEncoder(config, rngs=nnx.Rngs(0))
+    images, weights = normals((16, 8, 8, 3), (16, 4, D))
+    graph, params = drawn(make)
+
+    def loss(params, images):
+        patches = nnx.merge(graph, params).embed(images)
+        return (constrain(patches, ("batch", "sequence", None)) * weights).sum()
+
+    one = jax.jit(jax.grad(loss))(params, images)
+    mesh = make_mesh(fsdp=2, tensor=2, context=2)
+    declared = parameters(nnx.eval_shape(make))
+    rows = NamedSharding(mesh, P(("data", "fsdp")))
+    placed = jax.device_put((params, images), (shardings(declared, mesh), rows))
+    with on_mesh(mesh):
+        found = jax.block_until_ready(jax.jit(jax.grad(loss))(*placed))
+    chex.assert_trees_all_close(found, one, rtol=1e-4, atol=1e-4)
 
 
 def test_sequence_pooling_is_a_weighted_sum_of_patches():

@@ -239,11 +239,11 @@ def _labels(task: Any, rng: np.random.Generator, kernel: str, length: int, rows:
     return Case(make, objective, batch, _accumulation(rng), config)
 
 
-def _pictures(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+def _pictures(stem: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
     """Classes of images, mixed by one key, with a row that fills the batch up."""
     one = lambda *choices: choices[rng.integers(len(choices))]
     pooling = one("class", "sequence")
-    form = {"stem": one("linear", "convolutions"), "pooling": pooling}
+    form = {"stem": stem, "pooling": pooling}
     if pooling == "class":
         form["distillation"] = one("none", "embedding", "head")
     # Eight patches or a multiple of them, which devices share with the text.
@@ -334,7 +334,8 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "tag": functools.partial(_labels, "tag"),
     "regress": functools.partial(_labels, "regress"),
     "qa": functools.partial(_labels, "qa"),
-    "pictures": _pictures,
+    "pictures": functools.partial(_pictures, "linear"),
+    "convolved pictures": functools.partial(_pictures, "convolutions"),
     "images and texts": _pairs,
 }
 

@@ -9,12 +9,13 @@ from jaxtyping import Array, Float, Float32, Key
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
+from transformer_jax.functional.partitioning import constrain, unshard_fsdp
 from transformer_jax.functional.patches import convolve, max_pool, patchify, sequence_pool
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.basic import FeedForward, Linear, Norm
 from transformer_jax.models.layers.embedding import Embed
-from transformer_jax.models.layers.parameters import at_depth
+from transformer_jax.models.layers.parameters import at_depth, logical_axes
 from transformer_jax.models.layers.stack import OnHidden, Stack
 from transformer_jax.models.layers.summary import Summarized
 
@@ -128,7 +129,11 @@ class VisionEncoder(Summarized):
         else:
             x = images.astype(compute.dtype)
             for layer in self.convolutions:
-                x = max_pool(jax.nn.relu(convolve(x, layer.kernel[...].astype(compute.dtype))))
+                kernel = unshard_fsdp(layer.kernel[...], logical_axes(layer.kernel), compute.dtype)
+                # Rows of images alone are divided: where devices share lines of an image, too, as
+                # they later share patches, XLA (of jax 0.10 to 0.12) doubles the kernel's gradient.
+                x = constrain(convolve(x, kernel), ("batch", None, None, None))
+                x = max_pool(jax.nn.relu(x))
             x = x.reshape(len(x), -1, x.shape[-1])
         x = x.astype(jnp.float32)
         learned = [
