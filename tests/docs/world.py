@@ -68,6 +68,9 @@ MADE = {
     "runs/many": [
         "train tiny --data.pairs de-en=a.de,a.en en-de=a.de,a.en en-cs=b.en,b.cs cs-en=b.en,b.cs"
     ],
+    "runs/three": [
+        "train tiny --data.pairs de-en=a.de,a.en en-de=a.de,a.en en-fr=b.en,b.fr fr-en=b.en,b.fr"
+    ],
     "runs/base": ["train char-cpu --data.text shakespeare.txt"],
     "runs/char-cpu": ["train char-cpu --data.text shakespeare.txt"],
     "runs/shakespeare": ["train char-cpu --data.text shakespeare.txt"],
@@ -173,8 +176,8 @@ def _texts(folder: Path) -> None:
         "more.pt": PT[:30], "more.en": EN[:30],
         **{f"{stem}.{one}": EN if one == "en" else other
            for stem in ("a", "b", "train") for one in ("de", "en", "fr", "cs")},
-        "test.de": other[:4], "test.cs": other[:4], "few.de": other[:4], "few.en": EN[:4],
-        "few.pt": PT[:4],
+        "test.de": other[:4], "test.cs": other[:4], "few.de": other[:4], "few.cs": other[:4],
+        "few.en": EN[:4], "few.pt": PT[:4],
         "in": other[:2], "in.en": EN[:2], "in.de": other[:2], "new.de": other[:2], "new.pt": PT[:2],
         "text": PT[:2], "text.de": PT[:9], "texts.txt": EN[:2],
         "b.tsv": [f"{a}\t{b}" for a, b in zip(EN, other, strict=True)],
