@@ -223,7 +223,7 @@ def test_other_pairs_need_what_the_run_started_from(base, files, capsys):
     given = ["evaluate", str(run), "--data", str(files / "pairs.jsonl")]
     assert decoder_only.main(given) == 4
     [line] = [one for one in capsys.readouterr().err.splitlines() if "error:" in one]
-    assert "the reference of dpo is" in line
+    assert "other pairs need the reference of dpo" in line
     assert str(start) in line
 
 
