@@ -277,7 +277,8 @@ def test_a_fresh_interpreter_without_our_models_gives_the_same(exported, tmp_pat
     subprocess.run(command, check=True, timeout=120, env=environment)
     assert len(wanted) == 5
     for (name, function), values in wanted.items():
-        found = np.load(tmp_path / name / f"{function}_found.npz")
+        with np.load(tmp_path / name / f"{function}_found.npz") as file:
+            found = dict(file)
         assert set(found) == set(values)
         assert all(found[key].tobytes() == np.asarray(values[key]).tobytes() for key in found)
 
