@@ -1,7 +1,8 @@
 """A budget for tests: CPU seconds of all workers, and memory of each.
 
-CPU seconds depend on the machine, so the unit is a run of a reference program, which each worker
-measures before and after its tests. ``make test`` fails when its tests cost more.
+CPU seconds depend on the machine, and on what else it does, so the unit is a run of a reference
+program, which each worker measures before, between and after its files of tests. ``make test``
+fails when its tests cost more.
 """
 
 import os
@@ -17,6 +18,7 @@ import pytest
 from tests.lowering import drop_context
 
 HEAVIEST = 10
+MEASURE_EVERY = 60  # CPU seconds
 
 
 def cpu_seconds() -> float:
@@ -60,21 +62,32 @@ class Budget:
         self.worker = hasattr(config, "workerinput")
         self.tests_here = self.worker or not config.getoption("numprocesses", None)
         self.references: list[float] = []
+        self.measuring = 0.0  # CPU seconds of all references, which no test costs
+        self.measured_at = 0.0  # CPU seconds of this process at the latest reference
         self.spent: Counter[str] = Counter()  # CPU seconds by test; "" is the rest
         self.peaks: list[float] = []
         self.lines: list[str] = []
 
     def pytest_sessionstart(self):
         if self.tests_here:
-            self.references.append(reference_seconds())
+            self._measure()
+
+    def _measure(self):
+        start = cpu_seconds()
+        self.references.append(reference_seconds())
+        self.measured_at = cpu_seconds()
+        self.measuring += self.measured_at - start
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item):
+    def pytest_runtest_protocol(self, item, nextitem):
         start = cpu_seconds()
         try:
             return (yield)
         finally:
             self.spent[item.nodeid] += cpu_seconds() - start
+            between_files = nextitem is not None and nextitem.path != item.path
+            if between_files and cpu_seconds() - self.measured_at > MEASURE_EVERY:
+                self._measure()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
@@ -86,8 +99,8 @@ class Budget:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session, exitstatus):
         if self.tests_here:
-            self.spent[""] = cpu_seconds() - self.spent.total()
-            self.references.append(reference_seconds())
+            self._measure()
+            self.spent[""] = cpu_seconds() - self.spent.total() - self.measuring
             self.peaks.append(peak_gigabytes())
         if self.worker:
             self.config.workeroutput["budget"] = self.references, dict(self.spent), self.peaks

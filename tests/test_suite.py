@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src.interpreters import mlir
 
-from tests import checked_signatures, memory
+from tests import budget, checked_signatures, memory
 from tests.budget import Budget, cpu_seconds, reference_seconds
 from tests.lowering import drop_context
 from tests.slices import Slice
@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[1]
 def outcome(most_runs=10, most_gigabytes=2.0, workers=({"a": 3.0, "": 1.0}, {"b": 5.0}), code=0):
     """Lines and exit code of a session with these CPU seconds, at a reference of one second."""
     options = {"numprocesses": 2, "cpu_budget": most_runs, "memory_budget": most_gigabytes}
-    budget = Budget(SimpleNamespace(getoption=lambda name, default=None: options[name]))
+    plugin = Budget(SimpleNamespace(getoption=lambda name, default=None: options[name]))
     for spent in workers:
         output = {"budget": ([0.5, 1.5], spent, [1.8])}
-        budget.pytest_testnodedown(SimpleNamespace(workeroutput=output))
+        plugin.pytest_testnodedown(SimpleNamespace(workeroutput=output))
     session = SimpleNamespace(exitstatus=code)
-    budget.pytest_sessionfinish(session, code)
-    return budget.lines, session.exitstatus
+    plugin.pytest_sessionfinish(session, code)
+    return plugin.lines, session.exitstatus
 
 
 def test_seconds_of_all_workers_count_with_what_is_no_test():
@@ -39,6 +39,32 @@ def test_seconds_of_all_workers_count_with_what_is_no_test():
     lines, code = outcome(most_runs=8.9)
     assert code == 1
     assert [line.split() for line in lines[3:]] == [["5.00", "s", "b"], ["3.00", "s", "a"]]
+
+
+def test_the_machine_is_measured_between_files_and_at_no_cost_to_tests(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+
+    def spend(seconds):
+        clock.now += seconds
+        return seconds
+
+    monkeypatch.setattr(budget, "cpu_seconds", lambda: clock.now)
+    monkeypatch.setattr(budget, "reference_seconds", lambda: spend(2.0))
+    plugin = Budget(SimpleNamespace(workerinput={}, workeroutput={}))
+    plugin.pytest_sessionstart()
+    spend(5)  # collection
+    files = ["a", "a", "b", "c"]
+    items = [SimpleNamespace(nodeid=f"{i}", path=path) for i, path in enumerate(files)]
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        hook = plugin.pytest_runtest_protocol(item, following)
+        next(hook)
+        spend(40)
+        with pytest.raises(StopIteration):
+            hook.send(None)
+    plugin.pytest_sessionfinish(SimpleNamespace(), 0)
+    references, spent, _ = plugin.config.workeroutput["budget"]
+    assert references == [2.0] * 3  # before, after the first file, and at the end
+    assert spent == {"0": 40, "1": 40, "2": 40, "3": 40, "": 5}
 
 
 def test_the_ten_heaviest_are_named():
