@@ -53,7 +53,7 @@ def test_the_machine_is_measured_between_files_and_at_no_cost_to_tests(monkeypat
     plugin = Budget(SimpleNamespace(workerinput={}, workeroutput={}))
     plugin.pytest_sessionstart()
     spend(5)  # collection
-    files = ["a", "a", "b", "c"]
+    files = ["a", "a", "a", "b", "c"]
     items = [SimpleNamespace(nodeid=f"{i}", path=path) for i, path in enumerate(files)]
     for item, following in zip(items, [*items[1:], None], strict=True):
         hook = plugin.pytest_runtest_protocol(item, following)
@@ -64,7 +64,7 @@ def test_the_machine_is_measured_between_files_and_at_no_cost_to_tests(monkeypat
     plugin.pytest_sessionfinish(SimpleNamespace(), 0)
     references, spent, _ = plugin.config.workeroutput["budget"]
     assert references == [2.0] * 3  # before, after the first file, and at the end
-    assert spent == {"0": 40, "1": 40, "2": 40, "3": 40, "": 5}
+    assert spent == {**dict.fromkeys("01234", 40), "": 5}
 
 
 def test_the_ten_heaviest_are_named():

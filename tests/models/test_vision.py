@@ -354,7 +354,7 @@ def test_a_stem_of_convolutions_is_the_sum_over_neighbours():
 
 
 def test_gradients_of_convolutions_on_a_mesh_are_those_of_one_device():
-    """Devices share patches, of which they have several, but no lines of images."""
+    """The context axis splits the patches of an image, but not its pixels."""
     config = vit(D, 1, image_size=8, patch_size=4, **FORMS["compact"])
     make = lambda: VisionEncoder(config, rngs=nnx.Rngs(0))
     images, weights = normals((16, 8, 8, 3), (16, 4, D))

@@ -130,8 +130,9 @@ class VisionEncoder(Summarized):
             x = images.astype(compute.dtype)
             for layer in self.convolutions:
                 kernel = unshard_fsdp(layer.kernel[...], logical_axes(layer.kernel), compute.dtype)
-                # Rows of images alone are divided: where devices share lines of an image, too, as
-                # they later share patches, XLA (of jax 0.10 to 0.12) doubles the kernel's gradient.
+                # Split over devices by image alone. If a context axis, which splits the patches
+                # later, splits each image too, XLA may double the kernel's gradient (JAX 0.10.2
+                # and 0.12.0).
                 x = constrain(convolve(x, kernel), ("batch", None, None, None))
                 x = max_pool(jax.nn.relu(x))
             x = x.reshape(len(x), -1, x.shape[-1])
