@@ -6,7 +6,6 @@ on a GPU, wall time. Cases take turns within a round, in alternating order, and 
 within rounds, so drifts of the machine cancel.
 """
 
-import atexit
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -23,7 +22,9 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Bench", "Case", "Limits", "Row", "environment", "table", "tell"]
+__all__ = [
+    "Bench", "Case", "Limits", "Row", "Worker", "environment", "kill_workers", "table", "tell",
+]  # fmt: skip
 
 _LEAST = 30.0  # seconds minimum time for an answer, regardless of the time of its table
 
@@ -88,7 +89,7 @@ class Worker:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        atexit.register(self.kill)
+        _workers.append(self)
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -156,7 +157,17 @@ class Worker:
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         self._listener.join(5)
-        atexit.unregister(self.kill)
+        with contextlib.suppress(ValueError):
+            _workers.remove(self)
+
+
+_workers: list[Worker] = []  # those that run
+
+
+def kill_workers() -> None:
+    """Kills all workers, which would otherwise finish what they compile and disturb others."""
+    while _workers:
+        _workers[-1].kill()
 
 
 @dataclasses.dataclass(eq=False)

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable
 
-from transformer_jax.cli.errors import guarded, run_and_leave
+from benchmarks.harness import kill_workers
+from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.streams import as_help
 
 __all__ = ["run_program"]
 
 
 def run_program(main: Callable[[], int | None]) -> None:
-    """Runs ``main`` and exits with its code."""
+    """Runs ``main`` and exits with its code; no worker outlives it."""
 
     def run() -> int:
-        with as_help():
-            return main() or 0
+        try:
+            with terminated("stopped by a signal"), as_help():
+                return main() or 0
+        finally:
+            kill_workers()
 
     run_and_leave(lambda: guarded(run))

@@ -14,10 +14,10 @@ __all__ = ["keep"]
 def keep(settings: Settings, found: dict[str, Any]) -> Path:
     """Writes the results with their environment; returns the file."""
     facts = environment()
-    device = settings.device
+    device: str = settings.device
     if device == "gpu":
         facts |= suite_gpu.facts()
-        device = facts["gpu"].split()[1].lower()  # of "NVIDIA H100 80GB HBM3, 580.159.04"
+        device = suite_gpu.short_name(facts["gpu"])
     python = ".".join(facts["python"].split(".")[:2])
     settings.output.mkdir(parents=True, exist_ok=True)
     name = settings.what.replace("-", "_") + ("_tiny" if settings.tiny else "")

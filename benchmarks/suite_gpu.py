@@ -2,13 +2,14 @@
 
 import contextlib
 import importlib.metadata
+import re
 import subprocess
 import tempfile
 from typing import Any
 
 from benchmarks.settings import GPT2, Settings, Table
 
-__all__ = ["BASE", "ON_GPUS", "decode", "facts", "language_decode", "narrow"]
+__all__ = ["BASE", "ON_GPUS", "decode", "facts", "language_decode", "narrow", "short_name"]
 
 ON_GPUS = ("train", "decode", "language-train", "language-decode")
 BASE = {"vocab": 37_000, "width": 512, "heads": 8, "layers": 6, "hidden": 2048}
@@ -51,6 +52,20 @@ def language_decode(settings: Settings, batch: int) -> Table:
     rows = bench.measure(settings.turns, batch * size["new"], base)
     bench.close()
     return title, rows, "tokens"
+
+
+def short_name(gpu: str) -> str:
+    """Returns the model of a GPU, as files of results have it.
+
+    Args:
+        gpu: What nvidia-smi says: the name and the driver.
+
+    Example:
+        >>> [short_name("NVIDIA H200, 580.159.04"), short_name("NVIDIA H100 80GB HBM3, 580.159.04")]
+        ['h200', 'h100']
+    """
+    number = re.search(r"\w*\d\w*", gpu.partition(",")[0])
+    return number[0].lower() if number else "gpu"
 
 
 def facts() -> dict[str, Any]:

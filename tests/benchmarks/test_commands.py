@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -164,3 +165,30 @@ def test_rounds_end_when_the_time_of_the_table_is_over(add, capfd):
     assert 1 <= row.rounds < 50
     assert np.isfinite(row.ratio)
     assert f"{row.rounds} of 50 rounds: 1 s are over" in capfd.readouterr().err
+
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from benchmarks.harness import Worker
+from benchmarks.program import run_program
+
+def main():
+    worker = Worker(sys.executable, "asleep", 1, Path(sys.argv[1]))
+    print(worker.process.pid, flush=True)
+    os.kill(os.getpid(), int(sys.argv[2]))
+    time.sleep(60)
+
+run_program(main)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_no_worker_outlives_a_stopped_benchmark(number, tmp_path):
+    (tmp_path / "asleep.py").write_text("import time\ntime.sleep(60)\n")
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(int(number))]
+    ended = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 128 + number
+    assert len(ended.stderr.splitlines()) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ended.stdout), 0)

@@ -119,3 +119,17 @@ def test_cases_on_gpus_are_in_bfloat16_and_have_time_to_compile():
     assert Settings("train").limits == Limits(60.0, 120.0)
     assert Settings("train", patience=5.0, minutes=1.0, device="gpu").limits == Limits(5.0, 60.0)
     assert Settings("train", patience=0.0, minutes=0.0).limits == Limits(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("NVIDIA H200, 580.159.04", "h200"),
+        ("NVIDIA H100 80GB HBM3, 580.159.04", "h100"),
+        ("NVIDIA Graphics Device, 580.159.04", "gpu"),
+        ("Tesla V100-SXM2-16GB, 535.54.03", "v100"),
+        ("NVIDIA GeForce RTX 4090, 580.159.04", "4090"),
+    ],
+)
+def test_files_of_results_have_the_name_of_the_gpu(gpu, name):
+    assert suite_gpu.short_name(gpu) == name
