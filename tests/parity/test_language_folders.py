@@ -113,7 +113,8 @@ def test_translations_are_those_of_generate(folders, seed, family):
     for one, two in ((source, target), (target, source), (third, target)):
         tokenizer = theirs(folder, family, one)
         tag = own.tokenizer.languages.tags[two]
-        banned = sorted({1, *own.tokenizer.languages.ids} - {tag})
+        unused = range(own.tokenizer.vocab_size, model.config.vocab_size)
+        banned = sorted({1, *own.tokenizer.languages.ids, *unused})
         for beams in (1, 3):
             changes = {"num_beams": beams, "max_new_tokens": 12, "suppress_tokens": (1,)}
             with jax.default_matmul_precision("highest"):
@@ -130,9 +131,11 @@ def test_translations_are_those_of_generate(folders, seed, family):
             lines = own.translate(texts, greedy, Direction(one, two))
         for text, line in zip(texts, lines, strict=True):
             given = tokenizer(text, return_tensors="pt")
-            options = {"forced_bos_token_id": tag, "do_sample": False, "max_new_tokens": 12}
+            # The tag begins the target and is banned after it, as are all tags and unused rows.
+            begin = torch.tensor([[2, tag]])
+            options = {"do_sample": False, "max_new_tokens": 11, "suppress_tokens": banned}
             with torch.no_grad():
-                [ids] = model.generate(**given, **options, suppress_tokens=banned).tolist()
+                [ids] = model.generate(**given, decoder_input_ids=begin, **options).tolist()
             # Ours has the end within the limit, and not the first token.
             assert plain(line.tokens)[:10] == plain(ids)[1:11], (seed, text)
 
