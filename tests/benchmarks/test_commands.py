@@ -168,7 +168,7 @@ def test_rounds_end_when_the_time_of_the_table_is_over(add, capfd):
 
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from benchmarks.harness import Worker
 from benchmarks.program import run_program
@@ -176,6 +176,8 @@ from benchmarks.program import run_program
 def main():
     worker = Worker(sys.executable, "asleep", 1, Path(sys.argv[1]))
     print(worker.process.pid, flush=True)
+    # A program in the background of a script ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), int(sys.argv[2]))
     time.sleep(60)
 
