@@ -68,12 +68,12 @@ def assert_donated(report):
 def assert_sound(report, run, capfd):
     assert "rematerialization" not in capfd.readouterr().err
     assert_donated(report)
-    # What looks up rows of a table moves them in a shard_map; the square kernel of a head, with its
-    # bias, may change places in bfloat16.
+    # Embedding lookups exchange rows in a shard_map. Beyond that, nothing large moves but the
+    # square kernel of a head, with its bias, in bfloat16.
     square = 2 * run.model.d_model * (run.model.d_model + 1)
     for one in report.collectives:
         moves = one.kind in ("all-to-all", "collective-permute")
-        moved = moves and one.bytes > max(2 * MB, square)
+        moved = moves and one.bytes > 2 * MB and one.bytes != square
         assert not moved or "shard_map" in one.operation, one
     assert_gradients_are_summed_to_parts(report, run)
 
