@@ -1,0 +1,371 @@
+"""The formats of data: how a text is written in each, and how the package reads it back."""
+
+import dataclasses
+import json
+import wave
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from transformer_jax.data.conversations import read_conversations
+from transformer_jax.data.documents import TextOptions, read_texts
+from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.labeled import read_labeled
+from transformer_jax.data.labeled_files import LabeledOptions
+from transformer_jax.data.preferences import read_preferences
+from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
+from transformer_jax.data.speech.recordings import read_manifest
+from transformer_jax.data.summaries import read_summaries
+from transformer_jax.data.text import read_lines
+from transformer_jax.word_vectors.corpus import read_corpus
+from transformer_jax.word_vectors.embeddings import WordEmbeddings
+from transformer_jax.word_vectors.formats import load_embeddings
+from transformer_jax.word_vectors.questions import read_analogies, read_similarities
+
+PREPARE = Preparation("nfc")
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The form of a text file: ``bom`` begins it, ``end`` ends each line."""
+
+    bom: bool = False
+    end: str = "\n"
+
+    def write(self, path: Path, lines: Sequence[str]) -> Path:
+        """Writes lines to a file in this form."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(line + self.end for line in lines)
+        path.write_bytes(b"\xef\xbb\xbf" * self.bom + text.encode())
+        return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format: ``write(folder, texts, form)`` returns the file, ``read(file)`` the texts."""
+
+    write: Callable[[Path, Sequence[str], Form], Path]
+    read: Callable[[Path], list[str]]
+
+
+def lines_format(
+    name: str, line: Callable[[int, str], str], read: Callable[[Path], list[str]], header: str = ""
+) -> Format:
+    """A format with a line for each text, after a header."""
+
+    def write(folder: Path, texts: Sequence[str], form: Form) -> Path:
+        made = [line(number, text) for number, text in enumerate(texts)]
+        return form.write(folder / name, [header, *made] if header else made)
+
+    return Format(write, read)
+
+
+def json_lines(
+    fields: Callable[[int, str], dict[str, object]],
+    read: Callable[[Path], list[str]],
+    name: str = "data.jsonl",
+) -> Format:
+    """A format with a JSON object for each text."""
+    line = lambda number, text: json.dumps(fields(number, text), ensure_ascii=False)
+    return lines_format(name, line, read)
+
+
+# --- Sentence pairs ---------------------------------------------------------------------------
+
+
+def _write_aligned(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    form.write(folder / "target.txt", [f"target {i}" for i in range(len(texts))])
+    return form.write(folder / "source.txt", texts)
+
+
+def _read_aligned(path: Path) -> list[str]:
+    return read_pairs(Files(str(path), str(path.with_name("target.txt")))).sources
+
+
+def _read_pairs(path: Path) -> list[str]:
+    return read_pairs(Files(pairs=str(path))).sources
+
+
+def _read_named(path: Path) -> list[str]:
+    return read_pairs(Files(pairs=(f"de-en={path}",)), ReadOptions()).sources
+
+
+def _write_table(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    PAIRS_TSV.write(folder, texts, form)
+    return form.write(folder / "pairs.json", ['{"train": {"de-en": "data.tsv"}}'])
+
+
+def _read_table(path: Path) -> list[str]:
+    named = with_languages(PairData(pairs=str(path))).pairs
+    return read_pairs(Files(pairs=named)).sources
+
+
+ALIGNED = Format(_write_aligned, _read_aligned)
+PAIRS_TSV = lines_format("data.tsv", lambda i, text: f"{text}\ttarget {i}", _read_pairs)
+PAIRS_JSONL = json_lines(lambda i, text: {"source": text, "target": f"target {i}"}, _read_pairs)
+PAIRS_NAMED = Format(PAIRS_TSV.write, _read_named)
+PAIRS_TABLE = Format(_write_table, _read_table)
+
+# --- Texts ------------------------------------------------------------------------------------
+
+
+def _read_summaries(path: Path) -> list[str]:
+    return read_summaries(str(path)).sources
+
+
+def _documents(kind: str) -> Callable[[Path], list[str]]:
+    def read(path: Path) -> list[str]:
+        stream = read_texts(str(path), TextOptions(documents=kind))  # type: ignore[arg-type]
+        return _documents_of(stream)
+
+    return read
+
+
+def _documents_of(stream: Iterator) -> list[str]:
+    """The documents of a stream, whose chunks are joined."""
+    texts, begun = [], ""
+    for chunk in stream:
+        begun += chunk.text
+        if chunk.last:
+            texts, begun = [*texts, begun.removesuffix("\n")], ""
+    return texts
+
+
+def _write_blocks(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    return form.write(folder / "data.txt", [line for text in texts for line in (text, "")])
+
+
+def _write_folder(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    for number, text in enumerate(texts):
+        form.write(folder / f"texts/{number:03}.txt", [text])
+    return folder / "texts"
+
+
+SUMMARIES = json_lines(lambda i, text: {"source": text, "target": f"summary {i}"}, _read_summaries)
+DOCUMENT_LINES = lines_format("data.txt", lambda i, text: text, _documents("line"))
+DOCUMENT_BLOCKS = Format(_write_blocks, _documents("blank"))
+DOCUMENT_FOLDER = Format(_write_folder, _documents("file"))
+DOCUMENT_JSONL = json_lines(lambda i, text: {"text": text}, _documents("file"))
+LINES = lines_format(
+    "data.txt", lambda i, text: text, lambda path: [PREPARE.line(one) for one in read_lines(path)]
+)
+
+# --- Labeled examples -------------------------------------------------------------------------
+
+
+def _labeled(task: str, field: str, **options: object) -> Callable[[Path], list[str]]:
+    def read(path: Path) -> list[str]:
+        options_of = LabeledOptions(**options)  # type: ignore[arg-type]
+        return list(getattr(read_labeled(str(path), task, options_of), field))  # type: ignore[arg-type]
+
+    return read
+
+
+def _words(options: LabeledOptions) -> Callable[[Path], list[str]]:
+    def read(path: Path) -> list[str]:
+        tagged = read_labeled(str(path), "tag", options)
+        return [words[1] for words in tagged.words]  # type: ignore[union-attr]
+
+    return read
+
+
+def _conllu(i: int, text: str) -> str:
+    blank = "\t".join("_" * 6)
+    lines = [f"1\tword\t_\tNOUN\t_\t{blank[:9]}", f"2\t{text}\t_\tVERB\t_\t{blank[:9]}"]
+    return "\n".join([*lines, ""])
+
+
+def _write_conllu(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    lines = [line for i, text in enumerate(texts) for line in _conllu(i, text).split("\n")]
+    return form.write(folder / "data.conllu", lines)
+
+
+def _write_columns(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    return form.write(
+        folder / "data.conll", [line for text in texts for line in ("word\tO", f"{text}\tB-X", "")]
+    )
+
+
+def _write_squad(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    answer = {"text": "Paris", "answer_start": 0}
+    questions = [
+        {"id": str(i), "question": text, "answers": [answer]} for i, text in enumerate(texts)
+    ]
+    whole = {"data": [{"paragraphs": [{"context": "Paris is here.", "qas": questions}]}]}
+    return form.write(
+        folder / "data.json", json.dumps(whole, ensure_ascii=False, indent=1).split("\n")
+    )
+
+
+def _read_questions(path: Path) -> list[str]:
+    return list(read_labeled(str(path), "qa", LabeledOptions()).questions)  # type: ignore[union-attr]
+
+
+LABELED_TSV = lines_format(
+    "data.tsv",
+    lambda i, text: f"{text}\tlabel {i % 2}",
+    _labeled("classify", "texts"),
+    "text\tlabel",
+)
+LABELED_JSONL = json_lines(
+    lambda i, text: {"text": text, "label": f"label {i % 2}"}, _labeled("classify", "texts")
+)
+LABELED_PAIRS = lines_format(
+    "data.tsv",
+    lambda i, text: f"first {i}\t{text}\tyes",
+    _labeled("pair", "text_pairs"),
+    "text\tsecond\tlabel",
+)
+CLASSES = lines_format(
+    "data.tsv", lambda i, text: f"text {i}\t{text}", _labeled("classify", "labels"), "text\tlabel"
+)
+NUMBERED = lines_format(
+    "data.tsv", lambda i, text: f"{text}\t{i}.5", _labeled("regress", "texts"), "text\tlabel"
+)
+TAGGED_CONLLU = Format(_write_conllu, _words(LabeledOptions()))
+TAGGED_COLUMNS = Format(_write_columns, _words(LabeledOptions()))
+TAGGED_JSONL = json_lines(
+    lambda i, text: {"words": ["word", text], "tags": ["NOUN", "VERB"]},
+    _words(LabeledOptions(text="words", tag="tags")),
+)
+QUESTIONS = Format(_write_squad, _read_questions)
+
+# --- Preferences and conversations ------------------------------------------------------------
+
+
+def _prompts(kind: str) -> Callable[[Path], list[str]]:
+    return lambda path: list(read_preferences(str(path), kind).prompts)  # type: ignore[arg-type]
+
+
+def _read_asked(path: Path) -> list[str]:
+    read = read_conversations(path, prepare=PREPARE)
+    return [str(one.messages[0]["content"]) for one in read]
+
+
+def _conversation(i: int, text: str) -> dict[str, object]:
+    said = [("user", text), ("assistant", f"answer {i}")]
+    return {"messages": [{"role": role, "content": content} for role, content in said]}
+
+
+PREFERENCES = json_lines(
+    lambda i, text: {"prompt": text, "chosen": f"yes {i}", "rejected": "no"}, _prompts("pairs")
+)
+RATED = json_lines(
+    lambda i, text: {"prompt": text, "completion": f"yes {i}", "label": i % 2 == 0},
+    _prompts("labels"),
+)
+PROMPTS = json_lines(lambda i, text: {"prompt": text}, _prompts("prompts"))
+CONVERSATIONS = json_lines(_conversation, _read_asked)
+ANSWERS = json_lines(lambda i, text: {"prompt": text, "completion": f"answer {i}"}, _read_asked)
+
+# --- Recordings and pictures ------------------------------------------------------------------
+
+
+def write_recording(path: Path, seconds: float = 0.5, rate: int = 16_000) -> None:
+    """Writes a WAV file of noise."""
+    samples = np.random.default_rng(0).integers(-999, 999, int(seconds * rate), np.int16)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def write_picture(path: Path, size: int = 8, shade: int = 90) -> None:
+    """Writes a picture of one color."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (size, size), (shade, 0, 0)).save(path)
+
+
+def _with_recordings(format: Format) -> Format:
+    def write(folder: Path, texts: Sequence[str], form: Form) -> Path:
+        for number in range(len(texts)):
+            write_recording(folder / f"{number}.wav")
+        return format.write(folder, texts, form)
+
+    return Format(write, format.read)
+
+
+def _with_pictures(format: Format) -> Format:
+    def write(folder: Path, texts: Sequence[str], form: Form) -> Path:
+        for number in range(len(texts)):
+            write_picture(folder / f"{number}.png", shade=number)
+        return format.write(folder, texts, form)
+
+    return Format(write, format.read)
+
+
+def _read_manifest(path: Path) -> list[str]:
+    return read_manifest(str(path), prepare=PREPARE).texts
+
+
+def _read_pictures(path: Path) -> list[str]:
+    return read_images(str(path), prepare=PREPARE).texts
+
+
+def _write_classes(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    """Each text is the name of a class: the form of a file does not matter."""
+    for number, text in enumerate(texts):
+        write_picture(folder / "pictures" / text / "0.png", shade=number)
+    return folder / "pictures"
+
+
+def _write_arrays(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "data.npy", np.zeros((len(texts), 4, 4, 3), np.uint8))
+    form.write(folder / "data.txt", texts)
+    return folder / "data.npy"
+
+
+SPEECH_TSV = _with_recordings(
+    lines_format("data.tsv", lambda i, text: f"{i}.wav\t{text}", _read_manifest)
+)
+SPEECH_JSONL = _with_recordings(
+    json_lines(lambda i, text: {"path": f"{i}.wav", "text": text}, _read_manifest)
+)
+PICTURE_FOLDERS = Format(_write_classes, _read_pictures)
+PICTURE_TSV = _with_pictures(
+    lines_format("data.tsv", lambda i, text: f"{i}.png\t{text}", _read_pictures, "image\tlabel")
+)
+PICTURE_JSONL = _with_pictures(
+    json_lines(lambda i, text: {"image": f"{i}.png", "label": text}, _read_pictures)
+)
+PICTURE_ARRAYS = Format(_write_arrays, _read_pictures)
+
+# --- Word vectors -----------------------------------------------------------------------------
+
+
+def _read_words(path: Path) -> list[str]:
+    """The words of a text, one a line: in the order of the text."""
+    corpus = read_corpus([path], path.with_name("ids"), words="blanks", min_count=1)
+    return [corpus.words[i] for i in corpus.ids if i >= 0]
+
+
+def _write_vectors(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    return form.write(
+        folder / "vectors.txt",
+        [f"{len(texts)} 2", *(f"{text} {i} .5" for i, text in enumerate(texts))],
+    )
+
+
+def _read_vectors(path: Path) -> list[str]:
+    vectors: WordEmbeddings = load_embeddings(path)
+    return list(vectors.words)
+
+
+def _read_analogies(path: Path) -> list[str]:
+    return [question[0] for section in read_analogies(path).values() for question in section]
+
+
+WORDS = lines_format("data.txt", lambda i, text: text, _read_words)
+VECTORS = Format(_write_vectors, _read_vectors)
+ANALOGIES = lines_format("data.txt", lambda i, text: f"{text} b c d{i}", _read_analogies)
+SIMILARITIES = lines_format(
+    "data.tsv",
+    lambda i, text: f"{text}\tother\t{i}.5",
+    lambda path: [word for word, _, _ in read_similarities(path)],
+)
