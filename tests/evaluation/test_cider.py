@@ -9,13 +9,14 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.captions import caption_scores, points_inside
 from transformer_jax.evaluation.cider import caption_words, cider, cider_d
 
-WORDS = ["a", "red", "blue", "square", "circle", "on", "the", "left", "of", "two", "big", "dog"]
+WORDS = "a red blue square circle on the left of two big dog".split()
+HINDI = "एक लाल नीला चौकोर गेंद पर के बाईं ओर दो बड़ी कुत्ता".split()
 
 
-def corpus(seed):
+def corpus(seed, words=WORDS):
     """Captions, some of which are a reference, and one to five references each."""
     rng = np.random.default_rng(seed)
-    text = lambda: " ".join(rng.choice(WORDS, rng.integers(1, 12)))
+    text = lambda: " ".join(rng.choice(words, rng.integers(1, 12)))
     references = [[text() for _ in range(rng.integers(1, 6))] for _ in range(rng.integers(2, 9))]
     return [str(rng.choice(row)) if rng.integers(2) else text() for row in references], references
 
@@ -47,9 +48,10 @@ def plain(hypotheses, references, clipped):
     return 100 * sum(scores)
 
 
+@pytest.mark.parametrize("words", [WORDS, HINDI], ids=["English", "Hindi"])
 @pytest.mark.parametrize("seed", range(3))
-def test_scores_are_those_of_the_formulas(seed):
-    hypotheses, references = corpus(seed)
+def test_scores_are_those_of_the_formulas(seed, words):
+    hypotheses, references = corpus(seed, words)
     assert cider_d(hypotheses, references) == pytest.approx(plain(hypotheses, references, True))
     assert cider(hypotheses, references) == pytest.approx(plain(hypotheses, references, False))
 

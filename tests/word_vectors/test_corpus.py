@@ -55,6 +55,15 @@ def test_letters_leave_punctuation_and_case_out(tmp_path):
     assert spelled(corpus) == [text.split()]
 
 
+@pytest.mark.parametrize("words", ["letters", "blanks"])
+def test_marks_and_no_break_blanks_cut_no_word(tmp_path, words):
+    line = ["यह", "किताब", "हिन्दी", "में", "है", "คือ"]
+    corpus = corpus_of(tmp_path, " ".join(line), words=words, min_count=1)
+    assert (spelled(corpus), corpus.total) == ([line], 6)
+    corpus = corpus_of(tmp_path, "10\u00a0000 a", words="blanks", min_count=1)
+    assert spelled(corpus) == [["10\u00a0000", "a"]]
+
+
 def test_a_text_too_small_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"text\.txt: 1 of 2 words occur 2 times or more"):
         corpus_of(tmp_path, "a a b", min_count=2)

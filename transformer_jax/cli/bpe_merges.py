@@ -36,9 +36,11 @@ class BPEMerges(Configuration, group="--"):
         check_file("--output", self.output, SUFFIXES)
         from transformer_jax.cli.encoders import file_lines
         from transformer_jax.data.merges import merge_steps
+        from transformer_jax.data.preparation import compose
+        from transformer_jax.data.words import blank_words
 
         given = [self.text] if self.text != "-" else [*file_lines(Path("-"))]
-        text = " ".join(" ".join(given).split())
+        text = " ".join(blank_words(compose(" ".join(given))))
         if not text:
             raise DataError("the text is empty: give one with words")
         steps = merge_steps(text, self.merges)

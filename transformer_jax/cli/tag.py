@@ -33,12 +33,13 @@ class Tag(PredictionCommand):
     def __call__(self) -> int:
         """Tags lines until the input ends."""
         from transformer_jax.cli.encoders import given_lines, windows, write
+        from transformer_jax.data.words import blank_words
         from transformer_jax.inference.encoders import load_task
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         names = task["labels"]
         for window in windows(given_lines(self.texts), READ_AHEAD):
-            sentences = [text.split() for _, text in window]
+            sentences = [blank_words(text) for _, text in window]
             found = predictor.tags([[prepare(word) for word in words] for words in sentences])
             for words, tags in zip(sentences, found, strict=True):
                 if not self.columns:

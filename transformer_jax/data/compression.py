@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.words import blank_words
 
 __all__ = ["Compression", "compression"]
 
@@ -17,7 +18,7 @@ class Compression:
         vocab_size: Size of the vocabulary.
         tokens: Number of tokens, without special tokens.
         unknown: Number of unknown tokens.
-        words: Number of words separated by white space.
+        words: Number of words between blanks.
         bytes: Number of bytes in UTF-8.
         texts: Number of texts.
         restored: Number of texts that decode to themselves, up to composed characters.
@@ -78,7 +79,7 @@ def compression(
         vocab_size=tokenizer.vocab_size,
         tokens=sum(map(len, rows)),
         unknown=0 if tokenizer.unk is None else sum(row.count(tokenizer.unk) for row in rows),
-        words=sum(len(text.split()) for text in texts),
+        words=sum(len(blank_words(text)) for text in texts),
         bytes=sum(len(text.encode("utf-8", "surrogatepass")) for text in texts),
         texts=len(texts),
         restored=sum(a == compose(b) for a, b in zip(again, texts, strict=True)),

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 Labeled = Sentences | Tagged | Questions
+Place: TypeAlias = tuple[int, int]  # index of an example, and of a word in it
 
 _HELD_OUT = " (held out)"
 
@@ -168,22 +169,23 @@ def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
         )
     names = _sorted(found)
     for part in (splits.valid, *splits.tests.values()):
-        for i, label in numbered_labels(part) if part is not None else ():
+        for place, label in numbered_labels(part) if part is not None else ():
             if label not in found:
                 assert part is not None
-                raise DataError(_unseen(part, i, what, label, names))
+                raise DataError(_unseen(part, place, what, label, names))
     return names
 
 
-def place_of(part: Labeled, i: int) -> str:
-    """Returns the file and line of an example, for messages."""
-    lines = [] if isinstance(part, Questions) else part.lines
-    file = part.name.removesuffix(_HELD_OUT)
-    return f"{file}:{lines[i]}" if lines else f"{file}: example {i + 1}"
+def place_of(part: Labeled, place: Place) -> str:
+    """Returns the file and line of a label, for messages."""
+    (i, word), file = place, part.name.removesuffix(_HELD_OUT)
+    if isinstance(part, Questions) or not part.lines:
+        return f"{file}: example {i + 1}"
+    return f"{file}:{part.lines[i][word] if isinstance(part, Tagged) else part.lines[i]}"
 
 
-def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]) -> str:
-    file, place = part.name.removesuffix(_HELD_OUT), place_of(part, i)
+def _unseen(part: Labeled, at: Place, what: str, label: str, names: tuple[str, ...]) -> str:
+    file, place = part.name.removesuffix(_HELD_OUT), place_of(part, at)
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     do = "correct the label, or add such examples to the training file"
     if file != part.name:
@@ -192,12 +194,12 @@ def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]
     return f"{place}: the {what} {label!r} does not occur in training ({shown}): {do}"
 
 
-def numbered_labels(part: Labeled) -> list[tuple[int, str]]:
-    """The labels of examples, each with the index of its example."""
+def numbered_labels(part: Labeled) -> list[tuple[Place, str]]:
+    """The labels of examples, each with the index of its example and of its word."""
     if isinstance(part, Sentences):
-        return list(enumerate(part.labels))
+        return [((i, 0), label) for i, label in enumerate(part.labels)]
     if isinstance(part, Tagged):
-        return [(i, tag) for i, tags in enumerate(part.tags) for tag in tags]
+        return [((i, k), tag) for i, tags in enumerate(part.tags) for k, tag in enumerate(tags)]
     return []
 
 

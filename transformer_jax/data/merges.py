@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from transformer_jax.data.words import blank_words
+
 __all__ = ["MergeStep", "bpe_merges", "merge_lines", "merge_steps"]
 
 Words = dict[tuple[str, ...], int]
@@ -65,7 +67,7 @@ def merge_lines(text: str, count: int) -> list[str]:
 
 def _steps(text: str) -> Iterator[MergeStep]:
     """The text before the first merge and after each, until no pair is left."""
-    words = tuple(tuple(word) for word in text.split())
+    words = tuple(tuple(word) for word in blank_words(text))
     yield MergeStep(None, 0, words)
     while pairs := _pair_counts(collections.Counter(words)):
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))

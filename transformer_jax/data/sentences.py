@@ -7,7 +7,6 @@ import functools
 import hashlib
 import itertools
 import pathlib
-import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -17,11 +16,11 @@ from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.token_file import groups, write_ids
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.words import end_places
 
 __all__ = ["SentenceStore", "SentenceTexts", "build_sentences", "sentences"]
 
 _NAMES = ("ids", "offsets", "documents")
-_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[」』”’）]*|\n+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ class SentenceStore(TokenStore):
 
 
 def sentences(text: str, *, blanks: bool = False) -> list[str]:
-    r"""Splits a text at line ends, and at full stops and similar marks before a blank.
+    r"""Splits a text at its :func:`.end_places`: line ends, full stops and similar marks.
 
     Blanks are dropped, and so are sentences without letters and digits, such as a ruled line. A
     full stop inside a sentence ("e.g. this") splits it too.
@@ -51,10 +50,10 @@ def sentences(text: str, *, blanks: bool = False) -> list[str]:
     Example:
         >>> sentences("It rains. Does it?\nYes, 3.5 mm.")
         ['It rains.', 'Does it?', 'Yes, 3.5 mm.']
-        >>> sentences("It rains. Does it?", blanks=True)
-        ['It rains.', ' Does it?']
+        >>> sentences("It rains. Does it?", blanks=True), sentences("वह गया। मैं भी।")
+        (['It rains.', ' Does it?'], ['वह गया।', 'मैं भी।'])
     """
-    ends = [0, *(match.end() for match in _END.finditer(text)), len(text)]
+    ends = [0, *end_places(text), len(text)]
     found = []
     for start, end in itertools.pairwise(ends):
         part = text[start:end].strip()

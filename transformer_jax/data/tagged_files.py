@@ -2,9 +2,12 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.labeled_files import (
     LabeledOptions,
     is_number,
@@ -14,10 +17,14 @@ from transformer_jax.data.labeled_files import (
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
+from transformer_jax.data.words import blank_words
 
 __all__ = ["Tagged", "read_tagged"]
 
 _COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # CoNLL-U columns, from 0
+_SENTENCE_END = re.compile(r"\s*(-DOCSTART-(\s.*)?)?")
+_MARK = re.compile(r"#([^\S\t]|$)")  # begins a comment, or a line of the word "#"
+Row: TypeAlias = tuple[str, str]  # a word and its tag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Tagged:
     name: str
     words: list[list[str]]
     tags: list[list[str]]
-    lines: list[int] = dataclasses.field(default_factory=list)  # first line of each sentence
+    lines: list[list[int]] = dataclasses.field(default_factory=list)  # the line of each word
 
     def __len__(self) -> int:
         return len(self.words)
@@ -39,14 +46,18 @@ def read_tagged(
     """Reads the words and tags of a file in CoNLL-U, in columns, or in JSONL.
 
     In CoNLL-U, comments, multi-word ranges (``1-2``) and empty nodes (``1.1``) are skipped. In
-    columns, each line has a word and its tag, separated by blanks or tabs, and an empty line ends a
-    sentence (Tjong Kim Sang and De Meulder 2003); lines that begin with -DOCSTART- are skipped. In
-    JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of a list of as many tags.
+    columns, each line has a word and its tag, and an empty line ends a sentence (Tjong Kim Sang and
+    De Meulder 2003); lines that begin with -DOCSTART- are skipped. If the first line has tabs, they
+    separate the columns of the whole file, whose words may have blanks inside; otherwise blanks do,
+    except those that forbid a line break (:func:`.blank_words`). A line that begins with ``#`` and
+    a blank is a comment, if it has another number of columns than the words, or a tag that no other
+    line has. In JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of a list of as
+    many tags.
 
     Raises:
         ConfigError: The column of tags is unknown.
-        DataError: A word has no tag, there are more tags than words, or there are no sentences. The
-            message has ``path:line``.
+        DataError: A word has no tag, a line has another number of columns than the first, there
+            are more tags than words, or there are no sentences. The message has ``path:line``.
     """
     kind = labeled_format(path, "tag", read.format, where)
     if kind == "jsonl":
@@ -55,36 +66,29 @@ def read_tagged(
         rows = _sentences((_conllu if kind == "conllu" else _columns)(path, read, where))
     lines, words, tags = [], [], []
     prepare = Preparation.of(read)
-    for line, sentence, row in rows:
-        lines.append(line)
+    for numbers, sentence, row in rows:
+        lines.append(numbers)
         words.append([prepare.line(word) for word in sentence])
         tags.append([prepare_label(tag, prepare) for tag in row])
+        if not all((*words[-1], *tags[-1])):
+            at = [*map(bool, words[-1]), *map(bool, tags[-1])].index(False) % len(numbers)
+            raise DataError(f"{path}:{numbers[at]}: a word or its tag is blank: fill it in")
     if not words:
         raise DataError(f"{path}: no sentences: it is empty")
     return Tagged(path, words, tags, lines)
 
 
 def _sentences(
-    rows: Iterable[tuple[int, tuple[str, str] | None]],
-) -> Iterator[tuple[int, list[str], list[str]]]:
+    rows: Iterable[tuple[int, Row | None]],
+) -> Iterator[tuple[list[int], list[str], list[str]]]:
     """Groups numbered words with tags into sentences, each of which ends before a None."""
-    begin = 0
-    words: list[str] = []
-    tags: list[str] = []
-    for number, row in itertools.chain(rows, [(0, None)]):
-        if row is None:
-            if words:
-                yield begin, words, tags
-            words, tags = [], []
-            continue
-        begin = begin if words else number
-        words.append(row[0])
-        tags.append(row[1])
+    for is_word, group in itertools.groupby(rows, lambda row: row[1] is not None):
+        if is_word:
+            numbers, words = zip(*group, strict=True)
+            yield [*numbers], [word for word, _ in words], [tag for _, tag in words]
 
 
-def _conllu(
-    path: str, read: LabeledOptions, where: str
-) -> Iterator[tuple[int, tuple[str, str] | None]]:
+def _conllu(path: str, read: LabeledOptions, where: str) -> Iterator[tuple[int, Row | None]]:
     """Yields the line of each word with the word and its tag; None at an empty line."""
     if read.tag not in ("upos", "xpos"):
         raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
@@ -121,9 +125,7 @@ def _conllu(
         yield number, (word, cells[tag])
 
 
-def _columns(
-    path: str, read: LabeledOptions, where: str
-) -> Iterator[tuple[int, tuple[str, str] | None]]:
+def _columns(path: str, read: LabeledOptions, where: str) -> Iterator[tuple[int, Row | None]]:
     """Yields as :func:`_conllu`; a line that begins with -DOCSTART- ends a sentence, too."""
     column = int(read.tag) if is_number(read.tag) else 0
     place = -1 if read.tag == LabeledOptions.tag else max(column - 1, 0)
@@ -132,22 +134,114 @@ def _columns(
             f"data.read.tag {read.tag}: columns have numbers, and words are in the first: give a "
             f"number from 2, or leave it out for the last column"
         )
-    for number, line in enumerate(read_lines(path, where), 1):
-        cells = line.split()
-        if not cells or cells[0] == "-DOCSTART-":
+    lines = list(enumerate(read_lines(path, where), 1))
+    layout = _Layout.of(lines, place)
+    comments, inside = 0, False
+    for number, line in lines:
+        if _SENTENCE_END.fullmatch(line):
+            inside = False
             yield number, None
-        elif len(cells) < max(2, place + 1):
-            raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, and the tag is in column "
-                f"{max(2, place + 1)}: correct the line, or name another by data.read.tag"
-            )
+        elif layout.is_comment(line, inside, f"{path}:{number}"):
+            comments += 1
         else:
+            inside = True
+            cells = layout.cells(line, f"{path}:{number}")
             yield number, (cells[0], cells[place])
+    if comments:
+        log(f"{path}: {plural(comments, 'line')} that begin with # left out as comments")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """The columns of a file, as in its first line that can only be a word with its tag.
+
+    Attributes:
+        first: The number of that line.
+        width: The number of columns.
+        tabs: Whether tabs separate them.
+        place: Index of the column of tags.
+        tags: The tags of all lines that can only be words.
+    """
+
+    first: int
+    width: int
+    tabs: bool
+    place: int
+    tags: frozenset[str]
+
+    @classmethod
+    def of(cls, lines: list[tuple[int, str]], place: int) -> "_Layout":
+        """Returns the layout of numbered lines."""
+        plain = [
+            (number, line)
+            for number, line in lines
+            if not _MARK.match(line) and not _SENTENCE_END.fullmatch(line)
+        ]
+        first, example = plain[0] if plain else (0, "")
+        tabs = "\t" in example.strip()
+        every = (_cells(line, tabs) for _, line in plain)
+        tags = frozenset(cells[place] for cells in every if len(cells) > max(1, place))
+        return cls(first, len(_cells(example, tabs)), tabs, place, tags)
+
+    def cells(self, line: str, where: str) -> list[str]:
+        """Returns the cells of a line.
+
+        Raises:
+            DataError: Their number is wrong.
+        """
+        cells, needed = _cells(line, self.tabs), max(2, self.place + 1)
+        count = plural(len(cells), "column")
+        if len(cells) < needed:
+            raise DataError(
+                f"{where}: {count}, and the tag is in column {needed}: correct the line, or name "
+                f"another by data.read.tag"
+            )
+        if len(cells) != self.width:
+            mark = "tabs" if self.tabs else "blanks"
+            hint = "" if self.tabs else "; words with blanks inside need tabs between all columns"
+            raise DataError(
+                f"{where}: {count} separated by {mark}, but line {self.first} has {self.width}: "
+                f"correct the line{hint}"
+            )
+        return cells
+
+    def is_comment(self, line: str, inside: bool, where: str) -> bool:
+        """Returns whether a line is a comment, such as ``# id 7``, and not the word ``#``.
+
+        Args:
+            line: The line.
+            inside: Whether the line before belongs to the same sentence.
+            where: The place of the line, for messages.
+
+        Raises:
+            DataError: It may be either.
+        """
+        if not _MARK.match(line):
+            return False
+        cells = _cells(line, self.tabs)
+        if len(cells) != self.width or ("\t" in line and not self.tabs):
+            return True
+        if cells[self.place] in self.tags:
+            return False
+        if inside and cells[0] == "#":
+            raise DataError(
+                f"{where}: a comment or the word '#' with the tag {cells[self.place]!r}, which "
+                f"occurs nowhere else: move a comment before the sentence, or write a tab after "
+                f"the word"
+            )
+        return True
+
+
+def _cells(line: str, tabs: bool) -> list[str]:
+    """Returns the cells of a line, separated by tabs or by blanks."""
+    if not tabs:
+        return blank_words(line)
+    return [cell.strip(" ") for cell in line.rstrip(" \t").split("\t")]
 
 
 def _word_lists(
     path: str, read: LabeledOptions, where: str
-) -> Iterator[tuple[int, list[str], list[str]]]:
+) -> Iterator[tuple[list[int], list[str], list[str]]]:
     for number, line in enumerate(read_lines(path, where), 1):
         if not line:
             continue
@@ -173,4 +267,4 @@ def _word_lists(
                 f"{plural(len(tags), 'tag')} "
                 f"({read.tag!r}): each word needs one tag"
             )
-        yield number, words, tags
+        yield [number] * len(words), words, tags

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.words import blank_words
 from transformer_jax.evaluation.cider import caption_words, cider_d
 from transformer_jax.evaluation.rouge import rouge_scores
 from transformer_jax.evaluation.words import choose_tokenize, make_bleu, split_words
@@ -70,7 +71,7 @@ def caption_scores(
     streams: Any = [[row[i] if i < len(row) else None for row in references] for i in range(most)]
     bleu = make_bleu(tokenize)
     score = bleu.corpus_score(list(hypotheses), streams).score
-    words = caption_words if split_words(tokenize) is str.split else split_words(tokenize)
+    words = caption_words if split_words(tokenize) is blank_words else split_words(tokenize)
     exact = [text in row for text, row in zip(hypotheses, references, strict=True)]
     rouge: Any = None
     if importlib.util.find_spec("rouge_score") is not None:

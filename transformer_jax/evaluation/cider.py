@@ -3,11 +3,11 @@
 import collections
 import itertools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.words import letter_words
 
 __all__ = ["caption_words", "cider", "cider_d"]
 
@@ -17,7 +17,6 @@ Weight: TypeAlias = Callable[[Ngram], float]
 
 _ORDER = 4  # the longest n-grams
 _SIGMA = 6.0  # in words, of the penalty for different lengths
-_WORDS = re.compile(r"\w+(?:['’]\w+)*")
 
 
 def caption_words(text: str) -> list[str]:
@@ -27,7 +26,7 @@ def caption_words(text: str) -> list[str]:
         >>> caption_words("A dog's ball, red.")
         ['a', "dog's", 'ball', 'red']
     """
-    return _WORDS.findall(text.lower())
+    return letter_words(text.lower())
 
 
 def cider_d(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from transformer_jax.core.errors import ConfigError, pasted
+from transformer_jax.data.words import blank_words, letter_words, marked_letters
 
 if TYPE_CHECKING:
     from sacrebleu.metrics import BLEU
@@ -56,8 +57,7 @@ _RANGES = {
 }
 _SCRIPTS = {name: re.compile(f"[{part}]") for name, part in _RANGES.items()}
 _LETTERS = re.compile(rf"[^\W\d_]|[{_RANGES['unspaced']}]")
-_WORDS = re.compile(rf"(?:(?![{_RANGES['han']}{_RANGES['kana']}])[^\W\d])+")
-_APART = re.compile("[" + "".join(_RANGES[name] for name in ("han", "kana", "unspaced")) + "]")
+_OTHER = re.compile(rf"[\d'’{_RANGES['han']}{_RANGES['kana']}]")
 
 
 def main_script(texts: Sequence[str]) -> Script:
@@ -77,7 +77,7 @@ def main_script(texts: Sequence[str]) -> Script:
     found = {name: len(script.findall(text)) for name, script in _SCRIPTS.items()}
     east = found["han"] + found["kana"]
     # Each of these characters counts as a word, as does each word of another script.
-    if east and east >= _SHARE * (east + len(_WORDS.findall(text))):
+    if east and east >= _SHARE * (east + len(letter_words(_OTHER.sub(" ", text)))):
         return "kana" if found["kana"] >= _KANA * east else "han"
     if found["hangul"] >= _SHARE * letters:
         return "hangul"
@@ -175,16 +175,21 @@ def split_words(tokenize: str) -> Callable[[str], list[str]]:
         (['the', 'cat,', 'again'], ['我', '们', '去', 'NY'])
     """
     if tokenize in ("13a", "intl", "none"):
-        return str.split
+        return blank_words
     tokenizer = make_bleu(tokenize).tokenizer
     return lambda text: str(tokenizer(text)).split()
 
 
 def split_characters(text: str) -> list[str]:
-    """Returns words between blanks, and separate characters in scripts without blanks.
+    """Returns words between blanks, and separate letters in scripts without blanks.
 
     Example:
-        >>> split_characters("the 2 猫咪")
-        ['the', '2', '猫', '咪']
+        >>> split_characters("the 2 猫咪 ที่")
+        ['the', '2', '猫', '咪', 'ที่']
     """
-    return _APART.sub(r" \g<0> ", text).split()
+    return blank_words(_apart().sub(r" \g<0> ", text))
+
+
+@functools.cache
+def _apart() -> re.Pattern[str]:
+    return marked_letters("".join(_RANGES[name] for name in ("han", "kana", "unspaced")))

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.squad import lowered
+from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
 from transformer_jax.inference.base import Predictor, listed, several, truncation
 from transformer_jax.inference.embedding import Embedding
@@ -277,7 +278,7 @@ class TaggingPredictor(_Task):
             sentences: One sentence or many, or lists of their words; a string is split at blanks.
         """
         given = [sentences] if isinstance(sentences, str) else several(sentences)
-        words = [one.split() if isinstance(one, str) else listed(one) for one in given]
+        words = [blank_words(one) if isinstance(one, str) else listed(one) for one in given]
         found = self._predictor.tags([[self._prepare(word) for word in row] for row in words])
         tagged = [
             [

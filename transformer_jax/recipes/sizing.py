@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.data.words import blank_words
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.training.settings import num_warmup_steps
@@ -47,7 +48,7 @@ def vocabulary_for(texts: Sequence[str], kind: str) -> int:
     if kind in ("bpe", "unigram", "bytes"):
         return max(_FEWEST_TOKENS, size)
     if kind == "words":
-        words = collections.Counter(word for text in texts for word in text.split())
+        words = collections.Counter(word for text in texts for word in blank_words(text))
         repeated = sum(times > 1 for times in words.values())
         return min(VOCABULARY, max(_FEWEST_TOKENS, repeated // 100 * 100))
     alphabet: set[str] = set()

@@ -17,6 +17,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.data.words import blank_words
 from transformer_jax.visual.figures import new_figure, save
 
 __all__ = ["HeatMaps", "heat_map_page", "word_maps"]
@@ -132,9 +133,9 @@ def word_maps(
     side = math.isqrt(weights.shape[3])
     patches = weights[..., weights.shape[3] - side * side :]  # without the embeddings before them
     # The number of words up to each token: further subwords of a word do not add to it.
-    counts = [len(decode(ids[: i + 1]).split()) for i in range(len(ids) - 1)]
+    counts = [len(blank_words(decode(ids[: i + 1]))) for i in range(len(ids) - 1)]
     places = np.maximum(np.array(counts, int) - 1, 0)
-    names = decode(ids[:-1]).split()
+    names = blank_words(decode(ids[:-1]))
     maps = [patches[:, :, : len(places)][:, :, places == i].mean(2) for i in range(len(names))]
     stacked = np.stack([*maps, patches[:, :, len(ids) - 1]], axis=2)
     L, N, words, _ = stacked.shape

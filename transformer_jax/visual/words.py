@@ -44,7 +44,7 @@ class WordVectors(NamedTuple):
         return [
             (self.sentence[begin:end], share)
             for (begin, end), share in found
-            if begin != self.start and self.sentence[begin:end].isalnum()
+            if begin != self.start and self.sentence[begin].isalnum()
         ][:top]
 
 

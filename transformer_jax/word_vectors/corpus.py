@@ -6,7 +6,6 @@ Phrases, two words that occur together more often than by chance, become one wor
 import collections
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from jaxtyping import Bool, Int, Integer
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.text import read_lines
+from transformer_jax.data.words import blank_words, letter_words
 from transformer_jax.functional.word2vec import phrase_score
 from transformer_jax.models.ngram_counts import count_ngrams
 from transformer_jax.word_vectors.settings import Words
@@ -25,10 +25,9 @@ __all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "join_phrases", "no_overla
 
 LINE_END = -1  # in the ids of a corpus, after each line
 UNKNOWN = -2  # a word too rare to have an id
-_LINES = 10_000  # lines at a time
+_MOST = 1 << 17  # words at a time
 _CHARACTERS = 1 << 20
 _END = "\n"  # among words, which contain no whitespace
-_LETTERS = re.compile(r"\w+(?:['’]\w+)*|\n")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,8 +61,8 @@ def read_corpus(
     Args:
         paths: The texts, UTF-8, optionally ``.gz``; each is read twice.
         file: File for the ids.
-        words: How to split text: ``letters`` lower-cases and takes runs of letters, digits and
-            ``_``, with inner apostrophes; ``blanks`` splits at blanks and changes nothing.
+        words: How to split text: ``letters`` lower-cases and takes :func:`.letter_words`;
+            ``blanks`` takes :func:`.blank_words` and changes nothing.
         min_count: Rarer words get no id.
         normalization: ``nfc`` composes characters, ``none`` changes nothing.
 
@@ -118,25 +117,20 @@ def encode(
 def _words(
     paths: Sequence[Path], words: Words, normalization: TextNormalization
 ) -> Iterator[list[str]]:
-    """Yields words and line ends, some thousand lines at a time."""
+    """Yields words and line ends, some hundred thousand at a time."""
     lines: Iterator[str] = itertools.chain.from_iterable(map(read_lines, paths))
     if normalization == "nfc":
         lines = map(compose, lines)
-    for block in iter(lambda: list(itertools.islice(lines, _LINES)), []):
-        if words == "letters":
-            for piece in _pieces("\n".join(block) + "\n"):
-                yield _LETTERS.findall(piece.lower())
-        else:
-            # A line may contain other characters at which split() splits, but no "\n".
-            found: list[str] = []
-            for line in block:
-                for piece in _pieces(line):
-                    found += piece.split()
-                    if len(found) > _CHARACTERS:
-                        yield found
-                        found = []
-                found.append(_END)
-            yield found
+    split = blank_words if words == "blanks" else lambda text: letter_words(text.lower())
+    found: list[str] = []
+    for line in lines:
+        for piece in _pieces(line):
+            found += split(piece)
+            if len(found) > _MOST:
+                yield found
+                found = []
+        found.append(_END)
+    yield found
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.text import read_lines
+from transformer_jax.data.words import blank_words
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 
@@ -77,7 +78,7 @@ def read_analogies(path: Path) -> dict[str, list[Question]]:
     sections: dict[str, list[Question]] = {}
     name = ""
     for number, line in enumerate(read_lines(path), 1):
-        words = line.split()
+        words = blank_words(line)
         if not words:
             continue
         if words[0].startswith(":"):
@@ -109,7 +110,7 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
         if not line.strip() or line.startswith("#"):
             continue
         mark = next((mark for mark in "\t," if mark in line), None)
-        fields = [field.strip() for field in line.strip().split(mark)]
+        fields = list(map(str.strip, line.split(mark))) if mark else blank_words(line)
         try:
             one, other, value = fields[0], fields[1], float(fields[2])
         except (IndexError, ValueError):

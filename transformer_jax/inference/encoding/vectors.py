@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
@@ -23,6 +22,7 @@ from transformer_jax.data.ragged import ragged_indices
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.words import find_word, word_spans
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.inference.encoding.batching import (
     PackedBatches,
@@ -187,7 +187,7 @@ class Embedder:
         Raises:
             DataError: The word is not in the sentence, or in its truncated part.
         """
-        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", sentence)) if word else []
+        found = find_word(sentence, word)
         if not found:
             raise DataError(f'"{word}" is not a word of the sentence "{sentence}"')
         examples, _ = self._encode([sentence])
@@ -197,10 +197,10 @@ class Embedder:
         read = np.array(spans[: len(examples.store.ids) - special], int).reshape(-1, 2)
         layers = self._rows(examples, "all", "none")
         maps = self._maps(examples)[:, 0].mean(1)  # [L T T]
-        words = tuple(m.span() for m in re.finditer(r"\w+|[^\w\s]", sentence))
+        words = tuple(word_spans(sentence))
         within = lambda begin, end: lead + np.flatnonzero((read[:, 0] < end) & (read[:, 1] > begin))
         out = []
-        for begin, end in (m.span() for m in found):
+        for begin, end in found:
             at = within(begin, end)
             if not len(at):
                 most = plural(self.length, "token")

@@ -22,6 +22,7 @@ from transformer_jax.data.speech.recordings import (
 )
 from transformer_jax.data.speech.store import SpeechStore, build_speech_store, make_speech_batch
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.words import blank_words
 from transformer_jax.decoding.lengths import learn_length_limit
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
@@ -254,7 +255,7 @@ def _scores(found: list[str], texts: list[str], tokenize: str | None) -> dict[st
     bleu = translation_scores(found, texts, tokenize=tokenize)
     return {
         "wer": word_error_rate(found, texts, tokenize).rate,
-        "wer_words": "blanks" if split_words(tokenize) is str.split else tokenize,
+        "wer_words": "blanks" if split_words(tokenize) is blank_words else tokenize,
         "cer": character_error_rate(found, texts).rate,
         "sacrebleu": bleu.bleu,
         "sacrebleu_signature": bleu.signature,
