@@ -9,8 +9,8 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.captions import caption_scores, points_inside
 from transformer_jax.evaluation.cider import caption_words, cider, cider_d
 
-WORDS = "a red blue square circle on the left of two big dog".split()
-HINDI = "एक लाल नीला चौकोर गेंद पर के बाईं ओर दो बड़ी कुत्ता".split()
+WORDS = ["a", "red", "blue", "square", "circle", "on", "the", "left", "of", "two", "big", "dog"]
+HINDI = ["एक", "लाल", "नीला", "चौकोर", "गेंद", "पर", "के", "बाईं", "ओर", "दो", "बड़ी", "कुत्ता"]
 
 
 def corpus(seed, words=WORDS):

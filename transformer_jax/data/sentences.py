@@ -98,7 +98,8 @@ def build_sentences(
         blocks: list[np.ndarray] = []
         offsets, documents, counts = _encode(texts, tokenizer, blanks, blocks.append)
         return SentenceStore(np.concatenate(blocks), offsets, documents, counts)
-    said = (texts.identity, tokenizer.sha256, *("blanks",) * blanks)
+    # Earlier versions knew only the ends of Latin and Chinese sentences.
+    said = (texts.identity, tokenizer.sha256, "every script", *("blanks",) * blanks)
     key = hashlib.sha256("\0".join(said).encode()).hexdigest()
     folder = pathlib.Path(cache) / f"sentences-{key[:24]}"
 
