@@ -1,5 +1,6 @@
 """Words and sentence ends of every script (Unicode Standard Annex 29)."""
 
+import itertools
 import re
 
 import pytest
@@ -74,5 +75,5 @@ def test_sentences_of_europe_and_china_end_where_they_did():
         "他说：“不。”我走了！真的？是的（好。）今天\nfin"
     )
     ends = [0, *(match.end() for match in before.finditer(text)), len(text)]
-    parts = [text[a:b].strip() for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [text[a:b].strip() for a, b in itertools.pairwise(ends)]
     assert sentences(text) == [part for part in parts if any(map(str.isalnum, part))]
