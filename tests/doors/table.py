@@ -16,7 +16,8 @@ Such a file has for every door of its ``KINDS`` either a case or a reason why th
 
 Readers bring their own way of writing: ``door.write(folder, texts, form)`` writes one example for
 each text in the format of the door, and ``door.read(path)`` returns the texts as the reader gives
-them. A ``Form`` says how the file is written: with a byte order mark, with CRLF.
+them. A ``Form`` says how the file is written: with a byte order mark, with CRLF. Uses of models
+that read a text stand in ``tests/doors/uses.py`` by the name of their door, each with a model.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.doors import enumerated, table
+from tests.doors import enumerated, table, uses
 from tests.doors.readers import Form
 
 HERE = pathlib.Path(__file__).parent
@@ -46,6 +46,10 @@ def test_the_table_names_nothing_that_is_not_there():
 def test_names_of_doors_are_distinct():
     names = [door.name for door in table.DOORS]
     assert len(names) == len(set(names))
+
+
+def test_small_models_are_those_of_doors():
+    assert uses.USES.keys() <= {door.name for door in table.of_kind("use")}
 
 
 @pytest.mark.parametrize("door", [d for d in table.DOORS if d.write], ids=lambda door: door.name)
