@@ -60,7 +60,7 @@ def read(path, task, **options):
 
 
 def test_h22_columns_go_by_the_names_of_the_header_or_by_number(write):
-    named = write('\ufefflabel\t#1 String\ttext\n1\t"a\t b\\t\n0\tc\td\textra\n\n', "a.txt")
+    named = write('\ufefflabel\t#1 String\ttext\n1\t"a\t b\\t\n0\tc\td\n\n', "a.txt")
     for options in (
         {"text": "text", "text_pair": "#1 String", "format": "tsv"},
         {"text": "3", "text_pair": "2", "label": "1", "header": True, "format": "tsv"},
@@ -75,7 +75,7 @@ def test_h22_columns_go_by_the_names_of_the_header_or_by_number(write):
 
 
 def test_h22_a_regression_reads_one_sentence_or_two(write):
-    path = write("5.00\ta\tb\n1e-1\tc\td\tmore\n")
+    path = write("5.00\ta\tb\n1e-1\tc\td\n")
     options = {"text": "2", "text_pair": "3", "label": "1"}
     assert read(path, "regress", **options).text_pairs is None
     found = read(path, "regress", pair=True, **options)

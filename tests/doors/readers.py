@@ -241,7 +241,7 @@ def _prompts(kind: str) -> Callable[[Path], list[str]]:
 
 
 def _read_asked(path: Path) -> list[str]:
-    read = read_conversations(path, prepare=PREPARE)
+    read = read_conversations(path)
     return [str(one.messages[0]["content"]) for one in read]
 
 

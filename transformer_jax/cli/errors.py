@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.cli.output import say
 from transformer_jax.cli.streams import as_terminal, open_streams, silence
-from transformer_jax.core.errors import DataError, Stopped, UserError
+from transformer_jax.core.errors import DataError, ListedError, Stopped, UserError
 
 __all__ = ["guarded", "leave", "plain_warnings", "run_and_leave", "run_log", "terminated"]
 
@@ -69,7 +69,8 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
         if debug:
             raise
         code = error.exit_code
-        _say(str(error))
+        for line in error.lines if isinstance(error, ListedError) else [str(error)]:
+            _say(line)
     except MemoryError:
         code = 1
         _say("out of memory: lower the tokens of a batch or the size of the model")

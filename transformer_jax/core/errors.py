@@ -1,13 +1,14 @@
 """User errors, each with the exit code of the command that ends with it.
 
 A message is one line: what is wrong, where (file:line or flag), what is allowed and what to do.
-Commands print it without a traceback.
+A ``ListedError`` has more lines. Commands print it without a traceback.
 """
 
 import os
 import re
 import shlex
 import signal as signals
+from collections.abc import Sequence
 
 __all__ = [
     "RESTART",
@@ -15,6 +16,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "ListedError",
     "NumericsError",
     "Stopped",
     "UserError",
@@ -53,6 +55,18 @@ class DataError(UserError):
     """A file or corpus that cannot be read as requested; exit code 3."""
 
     exit_code = 3
+
+
+class ListedError(DataError):
+    """A data error about several places, such as bad rows of a file.
+
+    Attributes:
+        lines: The message, and a line for each place.
+    """
+
+    def __init__(self, message: str, places: Sequence[str] = ()):
+        super().__init__("\n  ".join([message, *places]))
+        self.lines = [message, *places]
 
 
 class CheckpointError(UserError):

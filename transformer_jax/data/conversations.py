@@ -1,16 +1,20 @@
 """Conversations as JSON lines: ``{"messages": [{"role": "user", "content": "..."}, ...]}``."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
+from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import flaw_of, read_lines
+from transformer_jax.data.text import flaw_of, numbered_lines
 
 __all__ = [
     "ROLES",
+    "ChatOptions",
     "Conversation",
     "Message",
     "check_answered",
@@ -23,6 +27,15 @@ Message: TypeAlias = Mapping[str, Any]
 ROLES = ("system", "user", "assistant")
 
 
+@dataclasses.dataclass(frozen=True)
+class ChatOptions(Configuration, group="data.read"):
+    """Options for reading conversations."""
+
+    bad_rows: BadRowPolicy = "refuse"  # rows that are none; skip leaves them out and counts them
+    lowercase: bool = False  # lower-case every message
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: unchanged text
+
+
 class Conversation(NamedTuple):
     """The messages of one line of a file."""
 
@@ -31,48 +44,79 @@ class Conversation(NamedTuple):
 
 
 def read_conversations(
-    path: str | Path, flag: str = "", *, prepare: Preparation = Preparation()
+    path: str | Path,
+    flag: str = "",
+    read: ChatOptions = ChatOptions(),
+    bad: BadRows | None = None,
 ) -> Iterator[Conversation]:
     """Reads conversations from a file with one JSON object per line; empty lines are skipped.
 
     A line holds ``messages``, or a ``prompt`` and its ``completion``, which stand for a user
-    message and its answer.
+    message and its answer. Nothing follows a bad line that is refused; the error lists all.
 
     Args:
         path: The file; ``.gz`` is unpacked.
         flag: The setting of the file, for messages.
-        prepare: Preparation of the messages.
+        read: Options for reading.
+        bad: Collects and counts bad rows; None stands for a new one.
 
     Raises:
         DataError: The file cannot be read, or a line is not a conversation with an answer; the
             message begins with ``path:line``.
     """
-    for number, line in enumerate(read_lines(path, flag), 1):
-        if not line.strip():
-            continue
-        row, where = parse_object(line, path, number), f"{path}:{number}"
-        if "messages" not in row and "prompt" in row:
-            hint = 'a line holds "messages", or a "prompt" and its "completion"'
-            asked, answer = (
-                text_field(row, name, path, number, hint) for name in ("prompt", "completion")
-            )
-            row["messages"] = [
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": answer},
-            ]
-        if "messages" not in row:
-            raise DataError(
-                f'{where}: no field "messages", only {", ".join(map(repr, row)) or "none"}: a line '
-                f'is {{"messages": [{{"role": "user", "content": "..."}}, ...]}}'
-            )
-        try:
-            messages = check_messages(row["messages"])
-        except ConfigError as error:
-            raise DataError(f"{where}: {error}") from None
-        if all(message["role"] != "assistant" for message in messages):
-            raise DataError(f"{where}: no assistant message: there is nothing to learn")
-        messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
-        yield Conversation(messages, where)
+    bad = bad or BadRows(str(path), read.bad_rows)
+    return bad.checked(_conversations(path, flag, Preparation.of(read), bad))
+
+
+def _conversations(
+    path: str | Path, flag: str, prepare: Preparation, bad: BadRows
+) -> Iterator[Conversation]:
+    for number, line in numbered_lines(path, flag, bad):
+        if line.strip():
+            with bad:
+                where = f"{path}:{number}"
+                messages = _messages(parse_object(line, path, number), path, number)
+                messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
+                yield Conversation(messages, where)
+
+
+def _messages(row: dict[str, Any], path: str | Path, number: int) -> list[Message]:
+    """Returns the messages of a line.
+
+    Raises:
+        DataError: It is not a conversation with an answer, or has tools, which are not read.
+    """
+    where = f"{path}:{number}"
+    if row.get("tools"):
+        raise DataError(f"{where}: has tools, which templates are not given here: remove the row")
+    if "messages" in row and "prompt" in row:
+        raise DataError(f"{where}: has both 'messages' and 'prompt': leave one out")
+    if "messages" not in row and "prompt" in row:
+        hint = 'a line holds "messages", or a "prompt" and its "completion"'
+        asked, answer = (
+            text_field(row, name, path, number, hint) for name in ("prompt", "completion")
+        )
+        row["messages"] = [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": answer},
+        ]
+    if "messages" not in row:
+        raise DataError(
+            f'{where}: no field "messages", only {", ".join(map(repr, row)) or "none"}: a line '
+            f'is {{"messages": [{{"role": "user", "content": "..."}}, ...]}}'
+        )
+    try:
+        messages = check_messages(row["messages"])
+    except ConfigError as error:
+        raise DataError(f"{where}: {error}") from None
+    if all(message["role"] != "assistant" for message in messages):
+        raise DataError(f"{where}: no assistant message: there is nothing to learn")
+    if any("weight" in message for message in messages):
+        raise DataError(
+            f"{where}: a message has a weight, which is not read, as every answer is learned: "
+            f"leave it out, or end the conversation before it"
+        )
+    return messages
 
 
 def check_asked(messages: Any) -> list[Message]:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from transformer_jax.core.config_fields import Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import tfds
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.document_stream import (
     DocumentStream,
     TextChunk,
@@ -21,7 +22,8 @@ from transformer_jax.data.document_stream import (
 )
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, table_format, text_field
-from transformer_jax.data.text import local_data, read_lines
+from transformer_jax.data.text import local_data, numbered_lines, read_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = [
     "DocumentStream",
@@ -43,6 +45,7 @@ class TextOptions(Configuration, group="data.read"):
 
     documents: Literal["file", "blank", "line"] = "file"  # a file, a blank-line block, or a line
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
+    bad_rows: BadRowPolicy = "refuse"  # JSONL rows without text; skip leaves out and counts them
     lowercase: bool = False  # lower-case all text
     normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation text is given, 0 to 0.5.
@@ -175,19 +178,29 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
 
 
 def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
+    skips = ["skip"] * (read.bad_rows == "skip")
     identity = file_identity(
-        [local_data(path, where)], where, "jsonl", read.field, *_identity(read)
+        [local_data(path, where)], where, "jsonl", read.field, *_identity(read), *skips
     )
+    unread, counts = Unread(path, "key"), dict[str, int]()
+
+    def rows(bad: BadRows) -> Iterator[TextChunk]:
+        for number, line in numbered_lines(path, where, bad):
+            with bad:
+                text = ""
+                if line:
+                    row = parse_object(line, path, number)
+                    unread.note(row, (read.field,))
+                    text = text_field(row, read.field, path, number, "name it with data.read.field")
+                yield TextChunk(text, True)
+        unread.report()
+        counts.update({"bad": bad.count} if bad.count else {})
 
     def chunks() -> Iterator[TextChunk]:
-        for number, line in enumerate(read_lines(path, where), 1):
-            text = ""
-            if line:
-                row = parse_object(line, path, number)
-                text = text_field(row, read.field, path, number, "name it with data.read.field")
-            yield TextChunk(text, True)
+        bad = BadRows(path, read.bad_rows)
+        return bad.checked(rows(bad))
 
-    return DocumentStream(path, identity, chunks, Preparation.of(read))
+    return DocumentStream(path, identity, chunks, Preparation.of(read), counts)
 
 
 def _whole(path: pathlib.Path, where: str) -> Iterator[TextChunk]:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data import tfds
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.labeled_files import (
     LabeledOptions,
     LabeledTask,
@@ -138,7 +139,7 @@ def read_labeled(
     """
     if task == "qa":
         labeled_format(path, task, read.format, where)
-        return read_questions(path, read.lowercase, where)
+        return read_questions(path, read.lowercase, where, read.bad_rows)
     if task == "tag":
         return read_tagged(path, read, where)
     return read_sentences(path, task, read, where)
@@ -267,7 +268,8 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
         rows = list(enumerate(reader.rows(split)))
         if {row[-1] for _, row in rows} in ({""}, {"-1"}, {"-1.0"}):
             return None
-        return collect_sentences(rows, f"{name} {split}", task, second, Preparation.of(read))
+        bad = BadRows(f"{name} {split}", read.bad_rows, "example")
+        return collect_sentences(rows, bad, task, second, Preparation.of(read))
 
     train = make("train")
     if train is None:

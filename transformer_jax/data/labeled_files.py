@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from transformer_jax.core.config_fields import Configuration, Range
-from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import check_readable, read_lines
+from transformer_jax.data.text import check_readable, numbered_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = [
     "LabeledOptions",
@@ -59,6 +61,7 @@ class LabeledOptions(Configuration, group="data.read"):
     format: Literal["auto", "tsv", "jsonl", "conllu", "columns", "squad"] = "auto"
     # CoNLL-U column of tags, upos or xpos; JSONL key of a list; for columns a number, default last.
     tag: str = "upos"
+    bad_rows: BadRowPolicy = "refuse"  # rows that are no examples; skip leaves out and counts them
     lowercase: bool = False  # lower-case the text, not the labels
     normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation file is given, 0 to 0.5.
@@ -128,7 +131,7 @@ def read_sentences(
 ) -> Sentences:
     """Reads the labeled sentences of a TSV or JSONL file. Empty lines are skipped.
 
-    TSV has no quoting or escaping, and may have more columns than needed.
+    TSV has no quoting or escaping. A line names the columns or keys that are not read.
 
     Args:
         path: The file.
@@ -138,25 +141,37 @@ def read_sentences(
 
     Raises:
         ConfigError: A column is unknown.
-        DataError: A line lacks a column, a text or label is empty, a number is invalid, or there
-            are no lines. The message has ``path:line``.
+        DataError: A line lacks a column or has more than the first, a text or label is empty, a
+            number is invalid, or there are no lines. The message has ``path:line``.
     """
     second = has_second(task, read)
     fields = [("text", read.text), *([("text_pair", read.text_pair)] if second else [])]
     fields.append(("label", read.label))
     kind = labeled_format(path, task, read.format, where)
-    rows = (_tsv if kind == "tsv" else _jsonl)(path, fields, read.header, where)
-    return collect_sentences(rows, path, task, second, Preparation.of(read))
+    bad = BadRows(path, read.bad_rows)
+    unused = "" if second else read.text_pair
+    if kind == "tsv":
+        rows = _tsv(path, fields, unused, read.header, where, bad)
+    else:
+        rows = _jsonl(path, fields, unused, where, bad)
+    return collect_sentences(rows, bad, task, second, Preparation.of(read))
 
 
 def collect_sentences(
     rows: Iterable[tuple[int, Sequence[str]]],
-    name: str,
+    bad: BadRows,
     task: LabeledTask,
     second: bool,
     prepare: Preparation,
 ) -> Sentences:
     """Checks rows of (line, [text, optional second text, label]) and collects them.
+
+    Args:
+        rows: The rows.
+        bad: Collects bad rows, and has the name of the source.
+        task: classify, pair or regress.
+        second: Whether rows have a second text.
+        prepare: Preparation of texts.
 
     Raises:
         DataError: A text or label is empty, a number is invalid, or there are no rows.
@@ -164,22 +179,25 @@ def collect_sentences(
     lines, texts, seconds, labels = [], [], [], []
     fields = ("text", "text_pair", "label") if second else ("text", "label")
     for line, row in rows:
-        cells = [*map(prepare.line, row[:-1]), prepare_label(row[-1], prepare)]
-        for field, cell in zip(fields, cells, strict=True):
-            if not cell:
-                raise DataError(
-                    f"{name}:{line}: the {field} is empty: fill it in, or remove the line"
-                )
-        if task == "regress":
-            check_number(cells[-1], f"{name}:{line}")
-        *sides, label = cells
-        lines.append(line)
-        texts.append(sides[0])
-        seconds.append(sides[-1])
-        labels.append(label)
+        with bad:
+            place = f"{bad.name}:{line}"
+            cells = [*map(prepare.line, row[:-1]), prepare_label(row[-1], prepare)]
+            for field, cell in zip(fields, cells, strict=True):
+                if not cell:
+                    raise DataError(
+                        f"{place}: the {field} is empty: fill it in, or remove the line"
+                    )
+            if task == "regress":
+                check_number(cells[-1], place)
+            *sides, label = cells
+            lines.append(line)
+            texts.append(sides[0])
+            seconds.append(sides[-1])
+            labels.append(label)
+    bad.report(len(texts))
     if not texts:
-        raise DataError(f"{name}: no examples: it is empty, or has only a header")
-    return Sentences(name, texts, seconds if second else None, labels, lines)
+        raise DataError(f"{bad.name}: no examples: it is empty, or has only a header")
+    return Sentences(bad.name, texts, seconds if second else None, labels, lines)
 
 
 def prepare_label(label: str, prepare: Preparation) -> str:
@@ -210,29 +228,68 @@ def check_number(label: str, place: str) -> float:
 
 
 def _tsv(
-    path: str, fields: list[tuple[str, str]], header: bool | None, where: str
+    path: str,
+    fields: list[tuple[str, str]],
+    unused: str,
+    header: bool | None,
+    where: str,
+    bad: RowErrors,
 ) -> Iterator[tuple[int, list[str]]]:
     named = [f"data.read.{option} {column}" for option, column in fields if not is_number(column)]
     if header is False and named:
         raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
     header = bool(named) if header is None else header
-    places: list[int] = []
-    for number, line in enumerate(read_lines(path, where), 1):
+    unread = Unread(path, "column")
+    places, most = list[int](), 0
+    for number, line in numbered_lines(path, where, bad):
         if not line:
             continue
         cells = line.split("\t")
         if not places:
-            places = _places(cells, fields, f"{path}:{number}")
+            places, most = _places(cells, fields, f"{path}:{number}"), len(cells)
+            names = [name.strip() for name in cells] if header else [""] * len(cells)
+            _refuse_second(unused, names, f"{path}:{number}")
+            columns = [f"{i} ({name})" if name else f"{i}" for i, name in enumerate(names, 1)]
+            unread.note(columns, [columns[i] for i in places if i < most])
+            unread.report()
             if header:
                 continue
-        for (option, column), place in zip(fields, places, strict=True):
-            if place >= len(cells):
-                raise DataError(
-                    f"{path}:{number}: {len(cells)} column{'s' * (len(cells) > 1)}, and "
-                    f"data.read.{option} {column!r} is number {place + 1}: correct the line, or "
-                    f"choose another column; columns are separated by tabs"
-                )
-        yield number, [cells[i] for i in places]
+        with bad:
+            _check_cells(cells, fields, places, most, f"{path}:{number}")
+            yield number, [cells[i] for i in places]
+
+
+def _check_cells(
+    cells: list[str], fields: list[tuple[str, str]], places: list[int], most: int, where: str
+) -> None:
+    """Refuses a row without a column that is needed, or with more columns than the first."""
+    for (option, column), place in zip(fields, places, strict=True):
+        if place >= len(cells):
+            raise DataError(
+                f"{where}: {plural(len(cells), 'column')}, and data.read.{option} {column!r} is "
+                f"number {place + 1}: correct the line, or choose another column; columns are "
+                f"separated by tabs"
+            )
+    if len(cells) > most:
+        raise DataError(
+            f"{where}: {plural(len(cells), 'column')}, but the first line has {most}: a text "
+            f"cannot contain a tab; correct the line"
+        )
+
+
+def _refuse_second(unused: str, names: Iterable[str], where: str) -> None:
+    """Refuses a second text for a task that reads one.
+
+    Args:
+        unused: The name of the second text; empty if the task reads it.
+        names: The columns or keys.
+        where: File and line.
+    """
+    if unused and unused in names:
+        raise ConfigError(
+            f"{where}: has a second text, {unused!r}, and this task reads one: use the task pair "
+            f"(regress with --data.read.pair), or name another column by --data.read.text-pair"
+        )
 
 
 def is_number(column: str) -> bool:
@@ -266,15 +323,19 @@ def _places(header: list[str], fields: list[tuple[str, str]], place: str) -> lis
 
 
 def _jsonl(
-    path: str, fields: list[tuple[str, str]], header: bool | None, where: str
+    path: str, fields: list[tuple[str, str]], unused: str, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
-    del header
-    for number, line in enumerate(read_lines(path, where), 1):
-        if line:
+    unread, keys = Unread(path, "key"), [key for _, key in fields]
+    for number, line in numbered_lines(path, where, bad):
+        if not line:
+            continue
+        with bad:
             row = parse_object(line, path, number)
-            label = row.get(fields[-1][1])
+            label = row.get(keys[-1])
             if isinstance(label, bool | int | float):
-                row[fields[-1][1]] = str(label)
+                row[keys[-1]] = str(label)
+            _refuse_second(unused, row, f"{path}:{number}")
+            unread.note(row, keys)
             yield (
                 number,
                 [
@@ -282,3 +343,4 @@ def _jsonl(
                     for option, key in fields
                 ],
             )
+    unread.report()

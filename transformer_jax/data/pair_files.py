@@ -1,22 +1,31 @@
 """Files of several language pairs, each named ``de-en=FILE``, and tables of them."""
 
+import dataclasses
 import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data import aligned, tables
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs, collect, describe_swapped
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.text import read_lines
 
-__all__ = ["Named", "is_table", "named_files", "one_or_several", "read_named", "read_table"]
+__all__ = [
+    "Named",
+    "is_table",
+    "named_files",
+    "one_or_several",
+    "read_named",
+    "read_pair_file",
+    "read_table",
+]
 
 Named = Mapping[Direction, str]  # one file of both sides, or two with a comma between them
 _SPLITS = ("train", "valid", "test")
@@ -149,6 +158,23 @@ def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> P
     return pairs
 
 
+def read_pair_file(path: str, read: Any, flag: str) -> Iterator[tuple[str, str]]:
+    """Reads the rows of a TSV or JSONL file of pairs; bad ones are reported at the end.
+
+    Args:
+        path: The file.
+        read: Its columns or keys, its format, and whether bad rows are skipped.
+        flag: Name of the setting, for messages.
+
+    Raises:
+        DataError: The file cannot be read, or lines are not pairs.
+    """
+    bad = BadRows(path, read.bad_rows)
+    if tables.table_format(path, read.format, flag) == "tsv":
+        return bad.reported(tables.read_tsv(path, read.columns, flag, bad))
+    return bad.reported(tables.read_jsonl(path, read.fields, flag, rows=bad))
+
+
 def _is_named(item: str) -> bool:
     """Returns whether a value begins with a name; a path that contains ``=`` does not."""
     name, equals, _ = item.partition("=")
@@ -184,14 +210,11 @@ def _rows(
         rows: Iterable[tuple[str, str]] = aligned.read_aligned(both[0], both[1], (where, where))
         ends = [pathlib.Path(one.removesuffix(".gz")).suffix[1:] for one in both]
         order = Direction(*ends) if {*ends} == {*direction} else order
-    elif tables.table_format(files, read.format, f"{where} {direction}") == "tsv":
-        rows = tables.read_tsv(files, read.columns, where)
-    elif _has_keys(files, direction, where):
-        assert direction.source is not None
-        assert direction.target is not None
-        return tables.read_jsonl(files, (direction.source, direction.target), where)
+    elif _has_keys(files, direction, read, f"{where} {direction}"):
+        keyed = dataclasses.replace(read, fields=(direction.source, direction.target))
+        return read_pair_file(files, keyed, where)
     else:
-        rows = tables.read_jsonl(files, read.fields, where)
+        rows = read_pair_file(files, read, f"{where} {direction}")
     if direction == order:
         return rows
     if direction != Direction(order.target, order.source):
@@ -202,11 +225,10 @@ def _rows(
     return ((source, target) for target, source in rows)
 
 
-def _has_keys(path: str, direction: Direction, where: str) -> bool:
+def _has_keys(path: str, direction: Direction, read: Any, where: str) -> bool:
     """Returns whether the first line of a JSONL file has both languages as keys."""
-    for number, line in enumerate(read_lines(path, where), 1):
-        if line:
-            row = tables.parse_object(line, path, number)
-            texts = row.get("translation")
-            return {*direction} <= {*(texts if isinstance(texts, dict) else row)}
-    return False
+    if tables.table_format(path, read.format, where) != "jsonl":
+        return False
+    row = tables.first_object(path, where)
+    texts = row.get("translation")
+    return {*direction} <= {*(texts if isinstance(texts, dict) else row)}

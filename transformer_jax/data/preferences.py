@@ -21,10 +21,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.conversations import Message, check_asked, check_messages
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = [
     "PreferenceData",
@@ -76,6 +78,7 @@ def answer_text(text: str) -> str:
 class PreferenceOptions(Configuration, group="data.read"):
     """Options for reading preferences."""
 
+    bad_rows: BadRowPolicy = "refuse"  # rows that are none; skip leaves them out and counts them
     lowercase: bool = False  # lower-case prompts and completions
     normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation file is given, 0 to 0.5.
@@ -191,7 +194,9 @@ def read_preferences(
     read: PreferenceOptions = PreferenceOptions(),
     where: str = "data.train",
 ) -> Preferences:
-    """Reads the preferences of a JSONL file; empty lines are skipped, further fields ignored.
+    """Reads the preferences of a JSONL file; empty lines are skipped.
+
+    A line names the fields that are not read.
 
     Args:
         path: The file.
@@ -204,29 +209,40 @@ def read_preferences(
             label that is not a boolean; or there are no lines. The message has ``path:line``.
     """
     found, prepare = Preferences(str(path), kind, [], [], [], []), Preparation.of(read)
-    for number, line in enumerate(read_lines(path, where), 1):
+    bad, unread = BadRows(str(path), read.bad_rows), Unread(str(path), "key")
+    used = ("prompt", "messages", *_shown(kind))
+    for number, line in numbered_lines(path, where, bad):
         if not line.strip():
             continue
-        row = parse_object(line, path, number)
-        hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
-        prompt = _prompt(row, path, number, hint)
-        if found.prompts and isinstance(prompt, str) == found.conversational:
-            raise DataError(
-                f"{path}:{number}: the lines before have {_form(found.prompts[0])}, and this one "
-                f"{_form(prompt)}: give all lines one form"
-            )
-        take = text_field if isinstance(prompt, str) else _answer
-        completions = [take(row, name, path, number, hint) for name in _FIELDS[kind]]
-        _check(completions, f"{path}:{number}", kind)
-        if kind == "labels":
-            found.labels.append(_label(row, path, number, hint))
-        prompt, completions = _prepared(prompt, prepare), list(map(prepare.text, completions))
-        found.prompts.append(prompt)
-        found.completions.append(tuple(completions))
-        found.lines.append(number)
+        with bad:
+            row = parse_object(line, path, number)
+            unread.note(row, used)
+            _add(found, row, number, prepare)
+    bad.report(len(found))
+    unread.report()
     if not found.prompts:
         raise DataError(f"{path}: no {kind}: it is empty")
     return found
+
+
+def _add(found: Preferences, row: dict[str, Any], number: int, prepare: Preparation) -> None:
+    """Adds a line to preferences."""
+    path, kind = found.name, found.kind
+    hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
+    prompt = _prompt(row, path, number, hint)
+    if found.prompts and isinstance(prompt, str) == found.conversational:
+        raise DataError(
+            f"{path}:{number}: the lines before have {_form(found.prompts[0])}, and this one "
+            f"{_form(prompt)}: give all lines one form"
+        )
+    take = text_field if isinstance(prompt, str) else _answer
+    completions = [take(row, name, path, number, hint) for name in _FIELDS[kind]]
+    _check(completions, f"{path}:{number}", kind)
+    labels = [_label(row, path, number, hint)] if kind == "labels" else []
+    found.prompts.append(_prepared(prompt, prepare))
+    found.completions.append(tuple(map(prepare.text, completions)))
+    found.labels.extend(labels)
+    found.lines.append(number)
 
 
 def _prompt(row: dict[str, Any], path: str | pathlib.Path, number: int, hint: str) -> Prompt:

@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range, Share
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import aligned, tables
+from transformer_jax.data.bad_rows import BadRowPolicy
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pair_files import (
     is_table,
     named_files,
     one_or_several,
     read_named,
+    read_pair_file,
     read_table,
 )
 from transformer_jax.data.pairs import (
@@ -57,6 +59,7 @@ class ReadOptions(Configuration, group="data.read"):
     fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
     columns: tuple[Count, Count] | None = None  # of TSV, from 1; None: 1 2 if there are exactly two
     format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto: by its extension
+    bad_rows: BadRowPolicy = "refuse"  # rows of a file of pairs that are none; skip counts them
     lowercase: bool = False  # lower-case both sides
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     max_length: Annotated[int, Range(2)] = 256  # longest sentence in tokens, with its end token
@@ -302,22 +305,6 @@ def read_pairs(
     else:
         raise ConfigError(f"{where}: give {where}.source and {where}.target, or {where}.pairs")
     return collect(rows, name, Preparation.of(read), every=every)
-
-
-def read_pair_file(path: str, read: ReadOptions, flag: str) -> Iterable[tuple[str, str]]:
-    """Reads the rows of a TSV or JSONL file of pairs.
-
-    Args:
-        path: The file.
-        read: Its columns or keys, and its format.
-        flag: Name of the setting, for messages.
-
-    Raises:
-        DataError: The file cannot be read, or a line is not a pair.
-    """
-    if tables.table_format(path, read.format, flag) == "tsv":
-        return tables.read_tsv(path, read.columns, flag)
-    return tables.read_jsonl(path, read.fields, flag)
 
 
 def parallel_texts(data: PairData) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.text import read_lines
 
 __all__ = ["Questions", "SquadAnswer", "lowered", "read_questions"]
@@ -33,11 +34,22 @@ class Questions:
         return len(self.questions)
 
 
-def read_questions(path: str, lowercase: bool = False, where: str = "data.train") -> Questions:
+def read_questions(
+    path: str,
+    lowercase: bool = False,
+    where: str = "data.train",
+    bad_rows: BadRowPolicy | None = None,
+) -> Questions:
     """Reads the questions of a SQuAD file, 1.1 (Rajpurkar et al. 2016) or 2.0, in order.
 
     Questions with ``is_impossible`` have no answers. Paragraphs are not changed, because answers
     are character offsets.
+
+    Args:
+        path: The file.
+        lowercase: Whether questions and paragraphs are lower-cased.
+        where: Name of the setting with ``path``, for messages.
+        bad_rows: Whether bad questions are refused or skipped.
 
     Raises:
         DataError: The file has a different format, or an answer is not at its offset. The message
@@ -49,39 +61,44 @@ def read_questions(path: str, lowercase: bool = False, where: str = "data.train"
         raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
-    ids: dict[str, None] = {}
-    questions, contexts, answers = [], [], []
-    for context, row, place in _rows(whole, path):
-        id = _field(row, "id", str, place)
-        place = f"{path}: question {id}"
-        if id in ids:
-            raise DataError(f"{place}: comes twice: each question needs its own id")
-        ids[id] = None
-        question = _field(row, "question", str, place).strip()
-        if not question or not context.strip():
-            what = "paragraph" if question else "question"
-            raise DataError(f"{place}: the {what} is empty: fill it in, or remove the question")
-        found = _answers(row, context, place)
-        if lowercase:
-            question, context = question.lower(), lowered(context)
-            found = [SquadAnswer(lowered(answer.text), answer.start) for answer in found]
-        questions.append(question)
-        contexts.append(context)
-        answers.append(found)
-    if not questions:
+    found, ids = Questions(path, [], [], [], []), set[str]()
+    bad = BadRows(path, bad_rows, "question")
+    for context, row, place in _rows(whole, path, bad):
+        with bad:
+            id = _field(row, "id", str, place)
+            place = f"{path}: question {id}"
+            if id in ids:
+                raise DataError(f"{place}: comes twice: each question needs its own id")
+            ids.add(id)
+            question = _field(row, "question", str, place).strip()
+            if not question or not context.strip():
+                what = "paragraph" if question else "question"
+                raise DataError(f"{place}: the {what} is empty: fill it in, or remove the question")
+            answers = _answers(row, context, place)
+            if lowercase:
+                question, context = question.lower(), lowered(context)
+                answers = [SquadAnswer(lowered(one.text), one.start) for one in answers]
+            found.ids.append(id)
+            found.questions.append(question)
+            found.contexts.append(context)
+            found.answers.append(answers)
+    bad.report(len(found))
+    if not len(found):
         raise DataError(f"{path}: no questions: it is empty")
-    return Questions(path, list(ids), questions, contexts, answers)
+    return found
 
 
-def _rows(whole: Any, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+def _rows(whole: Any, path: str, bad: RowErrors) -> Iterator[tuple[str, Any, str]]:
     """Yields each question with its paragraph, and a name for messages before its id is read."""
     for i, article in enumerate(_list(whole, "data", path), 1):
-        place = f"{path}: article {i}"
-        for j, paragraph in enumerate(_list(article, "paragraphs", place), 1):
-            within = f"{place}, paragraph {j}"
-            context = _field(paragraph, "context", str, within)
-            for k, row in enumerate(_list(paragraph, "qas", within), 1):
-                yield context, row, f"{within}, question {k}"
+        with bad:
+            place = f"{path}: article {i}"
+            for j, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+                with bad:
+                    within = f"{place}, paragraph {j}"
+                    context = _field(paragraph, "context", str, within)
+                    for k, row in enumerate(_list(paragraph, "qas", within), 1):
+                        yield context, row, f"{within}, question {k}"
 
 
 def _answers(row: dict[str, Any], context: str, place: str) -> list[SquadAnswer]:

@@ -5,11 +5,13 @@ from typing import Annotated
 
 from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.pairs import Grouping, Pairs, choose_held, describe_held, describe_overlap
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.tables import parse_object, texts_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = [
     "Summaries",
@@ -26,6 +28,7 @@ class SummaryOptions(Configuration, group="data.read"):
     """Options for reading texts and summaries."""
 
     fields: tuple[str, str] = ("source", "target")  # JSONL keys, each of a text or a list of texts
+    bad_rows: BadRowPolicy = "refuse"  # rows without a text or summary; skip leaves them out
     lowercase: bool = False  # lower-case everything
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Largest number of tokens of a text and of a summary; longer ones are truncated.
@@ -163,18 +166,23 @@ def read_summaries(
     clean = lambda text: prepare.line(" ".join(text.split()))
     hint = "name the two with data.read.fields"
     texts, summaries, empty = [], [], 0
-    for number, line in enumerate(read_lines(path, where), 1):
+    bad, unread = BadRows(path, read.bad_rows), Unread(path, "key")
+    for number, line in numbered_lines(path, where, bad):
         if not line:
             continue
-        row = parse_object(line, path, number)
-        source, target = (texts_field(row, key, path, number, hint) for key in read.fields)
-        given = source if len(source) > 1 else [one for text in source for one in sentences(text)]
-        parts = [text for text in map(clean, given) if text]
-        references = [text for text in map(clean, target) if text]
-        empty += not (parts and references)
-        if every or (parts and references):
-            texts.append(parts)
-            summaries.append(references or [""])
+        with bad:
+            row = parse_object(line, path, number)
+            source, target = (texts_field(row, key, path, number, hint) for key in read.fields)
+            unread.note(row, read.fields)
+            one = source if len(source) > 1 else [one for text in source for one in sentences(text)]
+            parts = [text for text in map(clean, one) if text]
+            references = [text for text in map(clean, target) if text]
+            empty += not (parts and references)
+            if every or (parts and references):
+                texts.append(parts)
+                summaries.append(references or [""])
+    bad.report(len(texts) + empty)
+    unread.report()
     if len(texts) <= empty * every:
         why = f"all {empty} of its lines have an empty side" if empty else "it is empty"
         raise DataError(f"{path}: no summaries: {why}")

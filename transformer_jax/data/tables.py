@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.data.text import flaw_of, read_lines
+from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors
+from transformer_jax.data.text import flaw_of, numbered_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = [
     "parse_object",
@@ -47,33 +49,44 @@ def table_format(
 
 
 def read_tsv(
-    path: str | pathlib.Path, columns: tuple[int, int] | None = None, flag: str = ""
+    path: str | pathlib.Path,
+    columns: tuple[int, int] | None = None,
+    flag: str = "",
+    rows: RowErrors = FIRST,
 ) -> Iterator[tuple[str, str]]:
     """Reads the pairs of a tab-separated file, without quoting; empty lines are empty pairs.
+
+    A line names the columns that are not read.
 
     Args:
         path: The file.
         columns: Numbers of the two columns, from 1; None for a file with exactly two.
         flag: The setting of the file, for messages.
+        rows: Collects bad rows, which are left out.
 
     Raises:
         DataError: A line has too few columns, or a different number than the first line.
     """
     wanted = 2 if columns is None else 0
     first, second = columns or (1, 2)
-    for number, line in enumerate(read_lines(path, flag), 1):
+    unread = Unread(str(path), "column")
+    for number, line in numbered_lines(path, flag, rows):
         if not line:
             yield "", ""
             continue
         cells = line.split("\t")
         if not wanted:
             wanted = max(len(cells), first, second)
-        if len(cells) != wanted:
-            hint = "; choose two with data.read.columns" if columns is None else ""
-            raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, but {wanted} are needed{hint}"
-            )
-        yield cells[first - 1], cells[second - 1]
+            unread.note(map(str, range(1, wanted + 1)), (str(first), str(second)))
+            unread.report()
+        with rows:
+            if len(cells) != wanted:
+                hint = "; choose two with data.read.columns" if columns is None else ""
+                raise DataError(
+                    f"{path}:{number}: {plural(len(cells), 'column')}, but {wanted} are "
+                    f"needed{hint}"
+                )
+            yield cells[first - 1], cells[second - 1]
 
 
 def read_jsonl(
@@ -81,11 +94,12 @@ def read_jsonl(
     fields: tuple[str, str] | None = None,
     flag: str = "",
     hint: str = "name the two with data.read.fields",
+    rows: RowErrors = FIRST,
 ) -> Iterator[tuple[str, str]]:
     """Reads pairs from a file with one JSON object per line. Empty lines are empty pairs.
 
     Hugging Face data sets may hold both texts in one field, by language:
-    ``{"translation": {"en": "one", "fr": "un"}}``.
+    ``{"translation": {"en": "one", "fr": "un"}}``. A line names the keys that are not read.
 
     Args:
         path: The file.
@@ -93,26 +107,32 @@ def read_jsonl(
             the first line in its order.
         flag: The setting of the file, for messages.
         hint: End of the message about a missing key: how to choose another.
+        rows: Collects bad rows, which are left out.
 
     Raises:
         DataError: A line is not a JSON object, or lacks a field, or the field is not text.
     """
-    for number, line in enumerate(read_lines(path, flag), 1):
+    unread = Unread(str(path), "key")
+    for number, line in numbered_lines(path, flag, rows):
         if not line:
             yield "", ""
             continue
-        row = parse_object(line, path, number)
-        texts = row.get("translation")
-        for value in (row, texts):
-            _check_single_texts(value, f"{path}:{number}")
-        if isinstance(texts, dict):
-            row, fields = texts, fields or _languages(texts, f"{path}:{number}")
-        fields = fields or ("source", "target")
-        source, target = (text_field(row, name, path, number, hint) for name in fields)
-        for name, text in zip(fields, (source, target), strict=True):
-            if "\n" in text.strip():
-                raise DataError(f"{path}:{number}: field {name!r} holds a line break")
-        yield source, target
+        with rows:
+            row = parse_object(line, path, number)
+            texts = row.get("translation")
+            for value in (row, texts):
+                _check_single_texts(value, f"{path}:{number}")
+            if isinstance(texts, dict):
+                unread.note(row, ("translation",))
+                row, fields = texts, fields or _languages(texts, f"{path}:{number}")
+            fields = fields or ("source", "target")
+            source, target = (text_field(row, name, path, number, hint) for name in fields)
+            for name, text in zip(fields, (source, target), strict=True):
+                if "\n" in text.strip():
+                    raise DataError(f"{path}:{number}: field {name!r} holds a line break")
+            unread.note(row, fields)
+            yield source, target
+    unread.report()
 
 
 def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str, str] | None:
@@ -126,16 +146,25 @@ def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str
         The languages; None if the first line has no ``translation``.
 
     Raises:
-        DataError: The line is not a JSON object, or does not have two languages.
+        DataError: The line does not have two languages.
     """
-    for number, line in enumerate(read_lines(path, flag), 1):
+    texts = first_object(path, flag).get("translation")
+    return _languages(texts, str(path)) if isinstance(texts, dict) else None
+
+
+def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
+    """Returns the first line of a file that is a JSON object; empty if none is.
+
+    Args:
+        path: The file.
+        flag: The setting of the file, for messages.
+    """
+    bad = BadRows(str(path))
+    for number, line in numbered_lines(path, flag, bad):
         if line:
-            row = parse_object(line, path, number)
-            texts = row.get("translation")
-            for value in (row, texts):
-                _check_single_texts(value, f"{path}:{number}")
-            return _languages(texts, f"{path}:{number}") if isinstance(texts, dict) else None
-    return None
+            with bad:
+                return parse_object(line, path, number)
+    return {}
 
 
 def _check_single_texts(row: object, place: str) -> None:

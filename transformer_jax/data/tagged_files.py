@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
+from transformer_jax.data.bad_rows import BadRows, RowErrors
 from transformer_jax.data.labeled_files import (
     LabeledOptions,
     is_number,
@@ -16,7 +17,8 @@ from transformer_jax.data.labeled_files import (
 )
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.unread import Unread
 from transformer_jax.data.words import blank_words
 
 __all__ = ["Tagged", "read_tagged"]
@@ -60,41 +62,55 @@ def read_tagged(
             are more tags than words, or there are no sentences. The message has ``path:line``.
     """
     kind = labeled_format(path, "tag", read.format, where)
+    bad = BadRows(path, read.bad_rows, "row" if kind == "jsonl" else "line")
     if kind == "jsonl":
-        rows = _word_lists(path, read, where)
+        rows = _word_lists(path, read, where, bad)
     else:
-        rows = _sentences((_conllu if kind == "conllu" else _columns)(path, read, where))
-    lines, words, tags = [], [], []
-    prepare = Preparation.of(read)
+        rows = _sentences((_conllu if kind == "conllu" else _columns)(path, read, where, bad), bad)
+    found, prepare = Tagged(path, [], [], []), Preparation.of(read)
     for numbers, sentence, row in rows:
-        lines.append(numbers)
-        words.append([prepare.line(word) for word in sentence])
-        tags.append([prepare_label(tag, prepare) for tag in row])
-        if not all((*words[-1], *tags[-1])):
-            at = [*map(bool, words[-1]), *map(bool, tags[-1])].index(False) % len(numbers)
-            raise DataError(f"{path}:{numbers[at]}: a word or its tag is blank: fill it in")
-    if not words:
+        with bad:
+            words = [prepare.line(word) for word in sentence]
+            tags = [prepare_label(tag, prepare) for tag in row]
+            if not all((*words, *tags)):
+                at = [*map(bool, words), *map(bool, tags)].index(False) % len(numbers)
+                raise DataError(f"{path}:{numbers[at]}: a word or its tag is blank: fill it in")
+            found.lines.append(numbers)
+            found.words.append(words)
+            found.tags.append(tags)
+    bad.report(len(found))
+    if not len(found):
         raise DataError(f"{path}: no sentences: it is empty")
-    return Tagged(path, words, tags, lines)
+    return found
 
 
 def _sentences(
-    rows: Iterable[tuple[int, Row | None]],
+    rows: Iterable[tuple[int, Row | None]], bad: BadRows
 ) -> Iterator[tuple[list[int], list[str], list[str]]]:
-    """Groups numbered words with tags into sentences, each of which ends before a None."""
-    for is_word, group in itertools.groupby(rows, lambda row: row[1] is not None):
-        if is_word:
-            numbers, words = zip(*group, strict=True)
-            yield [*numbers], [word for word, _ in words], [tag for _, tag in words]
+    """Groups numbered words with tags into sentences, each of which ends before a None.
+
+    A sentence with a bad line is left out.
+    """
+    words, before = list[tuple[int, Row]](), bad.count
+    for number, row in itertools.chain(rows, [(0, None)]):
+        if row is not None:
+            words.append((number, row))
+            continue
+        if words and bad.count == before:
+            tagged = [word for _, word in words]
+            yield [n for n, _ in words], [word for word, _ in tagged], [tag for _, tag in tagged]
+        words, before = [], bad.count
 
 
-def _conllu(path: str, read: LabeledOptions, where: str) -> Iterator[tuple[int, Row | None]]:
+def _conllu(
+    path: str, read: LabeledOptions, where: str, bad: RowErrors
+) -> Iterator[tuple[int, Row | None]]:
     """Yields the line of each word with the word and its tag; None at an empty line."""
     if read.tag not in ("upos", "xpos"):
         raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
     form, tag = _COLUMNS["form"], _COLUMNS[read.tag]
     count = 0  # words of the sentence so far
-    for number, line in enumerate(read_lines(path, where), 1):
+    for number, line in numbered_lines(path, where, bad):
         if not line or line.isspace():
             count = 0
             yield number, None
@@ -102,30 +118,36 @@ def _conllu(path: str, read: LabeledOptions, where: str) -> Iterator[tuple[int, 
         if line.startswith("#"):
             continue
         cells = line.split("\t")
-        if len(cells) != 10:
-            raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, but CoNLL-U has 10, separated "
-                f"by tabs: if the lines are words with their tags, give data.read.format columns"
-            )
-        if "-" in cells[0] or "." in cells[0]:
-            continue
-        count += 1
-        if cells[0] != str(count):
-            raise DataError(
-                f"{path}:{number}: the word has number {cells[0]!r}, but {count} is needed: words "
-                f"count from 1, and an empty line ends a sentence"
-            )
-        word = cells[form].strip()
-        if not word or cells[tag] in ("", "_"):
-            what = f"has no {read.tag} tag" if word else "is empty"
-            raise DataError(
-                f"{path}:{number}: the word {word[:40]!r} {what}: fill it in"
-                + (", or choose another column with data.read.tag" if word else "")
-            )
-        yield number, (word, cells[tag])
+        is_word = not {"-", "."} & {*cells[0]}
+        count += is_word
+        with bad:
+            if len(cells) != 10:
+                raise DataError(
+                    f"{path}:{number}: {plural(len(cells), 'column')}, but CoNLL-U has 10, "
+                    f"separated by tabs: if the lines are words with their tags, give "
+                    f"data.read.format columns"
+                )
+            if not is_word:
+                continue
+            if cells[0] != str(count):
+                needed, count = count, int(cells[0]) if is_number(cells[0]) else count
+                raise DataError(
+                    f"{path}:{number}: the word has number {cells[0]!r}, but {needed} is needed: "
+                    f"words count from 1, and an empty line ends a sentence"
+                )
+            word = cells[form].strip()
+            if not word or cells[tag] in ("", "_"):
+                what = f"has no {read.tag} tag" if word else "is empty"
+                raise DataError(
+                    f"{path}:{number}: the word {word[:40]!r} {what}: fill it in"
+                    + (", or choose another column with data.read.tag" if word else "")
+                )
+            yield number, (word, cells[tag])
 
 
-def _columns(path: str, read: LabeledOptions, where: str) -> Iterator[tuple[int, Row | None]]:
+def _columns(
+    path: str, read: LabeledOptions, where: str, bad: RowErrors
+) -> Iterator[tuple[int, Row | None]]:
     """Yields as :func:`_conllu`; a line that begins with -DOCSTART- ends a sentence, too."""
     column = int(read.tag) if is_number(read.tag) else 0
     place = -1 if read.tag == LabeledOptions.tag else max(column - 1, 0)
@@ -134,16 +156,20 @@ def _columns(path: str, read: LabeledOptions, where: str) -> Iterator[tuple[int,
             f"data.read.tag {read.tag}: columns have numbers, and words are in the first: give a "
             f"number from 2, or leave it out for the last column"
         )
-    lines = list(enumerate(read_lines(path, where), 1))
-    layout = _Layout.of(lines, place)
+    lines = list(numbered_lines(path, where))
+    layout, unread = _Layout.of(lines, place), Unread(path, "column")
+    unread.note(layout.unread, ())
+    unread.report()
     comments, inside = 0, False
     for number, line in lines:
         if _SENTENCE_END.fullmatch(line):
             inside = False
             yield number, None
-        elif layout.is_comment(line, inside, f"{path}:{number}"):
-            comments += 1
-        else:
+            continue
+        with bad:
+            if layout.is_comment(line, inside, f"{path}:{number}"):
+                comments += 1
+                continue
             inside = True
             cells = layout.cells(line, f"{path}:{number}")
             yield number, (cells[0], cells[place])
@@ -182,6 +208,11 @@ class _Layout:
         every = (_cells(line, tabs) for _, line in plain)
         tags = frozenset(cells[place] for cells in every if len(cells) > max(1, place))
         return cls(first, len(_cells(example, tabs)), tabs, place, tags)
+
+    @property
+    def unread(self) -> list[str]:
+        """The numbers of the columns between words and tags that are not read."""
+        return [str(i + 1) for i in range(1, self.width) if i != self.place % self.width]
 
     def cells(self, line: str, where: str) -> list[str]:
         """Returns the cells of a line.
@@ -240,31 +271,39 @@ def _cells(line: str, tabs: bool) -> list[str]:
 
 
 def _word_lists(
-    path: str, read: LabeledOptions, where: str
+    path: str, read: LabeledOptions, where: str, bad: RowErrors
 ) -> Iterator[tuple[list[int], list[str], list[str]]]:
-    for number, line in enumerate(read_lines(path, where), 1):
+    unread = Unread(path, "key")
+    for number, line in numbered_lines(path, where, bad):
         if not line:
             continue
-        row = parse_object(line, path, number)
-        lists = []
-        for option, key in (("text", read.text), ("tag", read.tag)):
-            found = row.get(key)
-            if not isinstance(found, list) or not found:
-                keys = ", ".join(map(repr, row)) or "none"
+        with bad:
+            row = parse_object(line, path, number)
+            unread.note(row, (read.text, read.tag))
+            words = _texts(row, read.text, f"{path}:{number}", "data.read.text")
+            tags = _texts(row, read.tag, f"{path}:{number}", "data.read.tag")
+            if len(words) != len(tags):
                 raise DataError(
-                    f"{path}:{number}: field {key!r} is not a list of texts (the fields are "
-                    f"{keys}): name it with data.read.{option}"
+                    f"{path}:{number}: {plural(len(words), 'word')} ({read.text!r}) and "
+                    f"{plural(len(tags), 'tag')} ({read.tag!r}): each word needs one tag"
                 )
-            for i, item in enumerate(found, 1):
-                name = f"{key}, item {i}"
-                if not text_field({name: item}, name, path, number, "").strip():
-                    raise DataError(f"{path}:{number}: field {name!r} is empty: fill it in")
-            lists.append([item.strip() for item in found])
-        words, tags = lists
-        if len(words) != len(tags):
-            raise DataError(
-                f"{path}:{number}: {plural(len(words), 'word')} ({read.text!r}) and "
-                f"{plural(len(tags), 'tag')} "
-                f"({read.tag!r}): each word needs one tag"
-            )
-        yield [number] * len(words), words, tags
+            yield [number] * len(words), words, tags
+    unread.report()
+
+
+def _texts(row: dict[str, object], key: str, where: str, option: str) -> list[str]:
+    """Returns the texts of a list, without blanks at their ends."""
+    items, texts = row.get(key), list[str]()
+    if not isinstance(items, list) or not items:
+        keys = ", ".join(map(repr, row)) or "none"
+        raise DataError(
+            f"{where}: field {key!r} is not a list of texts (the fields are {keys}): name it "
+            f"with {option}"
+        )
+    path, _, number = where.rpartition(":")
+    for i, item in enumerate(items, 1):
+        name = f"{key}, item {i}"
+        texts.append(text_field({name: item}, name, path, int(number), "").strip())
+        if not texts[-1]:
+            raise DataError(f"{where}: field {name!r} is empty: fill it in")
+    return texts

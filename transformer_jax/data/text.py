@@ -11,9 +11,17 @@ from collections.abc import Iterable, Iterator
 
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.core.storage.copies import fetched
+from transformer_jax.data.bad_rows import FIRST, RowErrors
 from transformer_jax.data.files import open_file
 
-__all__ = ["check_readable", "decode_lines", "flaw_of", "open_bytes", "read_lines"]
+__all__ = [
+    "check_readable",
+    "decode_lines",
+    "flaw_of",
+    "numbered_lines",
+    "open_bytes",
+    "read_lines",
+]
 
 
 _LONGEST_LINE = 1 << 30  # bytes
@@ -44,6 +52,12 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         ...
         transformer_jax.core.errors.DataError: menu.txt:1: not UTF-8 (byte 0xe9 at column 4): ...
     """
+    for _, texts in _decoded(lines, name, FIRST):
+        yield from texts
+
+
+def _decoded(lines: Iterable[bytes], name: str, rows: RowErrors) -> Iterator[tuple[int, list[str]]]:
+    """Yields decoded lines, many at a time, with the number of the first."""
     number = 1
     for block in _blocks(lines, name) if isinstance(lines, io.BufferedIOBase) else lines:
         if number == 1:
@@ -51,10 +65,11 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         texts = _texts(block)
         if texts is None:
             for raw in block.removesuffix(b"\n").split(b"\n"):
-                yield _text(raw, f"{name}:{number}")
+                with rows:
+                    yield number, [_text(raw, f"{name}:{number}")]
                 number += 1
         else:
-            yield from texts
+            yield number, texts
             number += len(texts)
 
 
@@ -182,9 +197,34 @@ def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
     Raises:
         DataError: The file cannot be read, is not UTF-8, holds NUL, or is a damaged ``.gz``.
     """
+    for _, texts in _file_lines(path, flag, FIRST):
+        yield from texts
+
+
+def numbered_lines(
+    path: str | pathlib.Path, flag: str = "", rows: RowErrors = FIRST
+) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a file in which each line is a row, with their numbers from 1.
+
+    Args:
+        path: The file.
+        flag: The setting of the file, for messages.
+        rows: Collects the lines that are not text, which are left out.
+
+    Raises:
+        DataError: As for :func:`read_lines`.
+    """
+    for first, texts in _file_lines(path, flag, rows):
+        yield from enumerate(texts, first)
+
+
+def _file_lines(
+    path: str | pathlib.Path, flag: str, rows: RowErrors
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the lines of a file as :func:`_decoded`."""
     with open_bytes(path, flag) as file:
         try:
-            yield from decode_lines(file, str(path))
+            yield from _decoded(file, str(path), rows)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path}: the .gz is cut or damaged ({error}): get it again") from None
         except OSError as error:

@@ -17,8 +17,7 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.chat.store import ChatStore, TooLong, build_chats, split_chats
 from transformer_jax.data.chat.template import find_template, special_tokens
-from transformer_jax.data.conversations import Message, read_conversations
-from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.data.conversations import ChatOptions, Message, read_conversations
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -49,14 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["ChatConfig", "ChatData", "Instruct", "InstructRun"]
 
 _SAMPLED = 20_000  # maximum number of messages to train a tokenizer on
-
-
-@dataclasses.dataclass(frozen=True)
-class ChatOptions(Configuration, group="data.read"):
-    """Options for reading conversations."""
-
-    lowercase: bool = False  # lower-case every message
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: unchanged text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +137,11 @@ class Instruct(Recipe):
     def check(self, run: Any, start: Any) -> None:
         """Refuses files that are not conversations, before anything is written."""
         for path, flag in _files(run):
-            next(read_conversations(path, flag), None)
+            next(read_conversations(path, flag, run.data.read), None)
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
         """Returns a sample of the messages."""
-        prepare = Preparation.of(run.data.read)
-        chats = read_conversations(run.data.train, "data.train", prepare=prepare)
+        chats = read_conversations(run.data.train, "data.train", run.data.read)
         texts = (message["content"] for chat in chats for message in chat.messages)
         return itertools.islice(texts, _SAMPLED)
 
@@ -249,12 +239,12 @@ def _store(
         encoder,
         limit=run.training.sequence_length + 1,
         too_long=run.data.too_long,
-        prepare=Preparation.of(run.data.read),
+        read=run.data.read,
         cache=cache.cache,
         writes=cache.writes,
         flag=flag,
     )
-    chats = read_conversations(path, flag, prepare=Preparation.of(run.data.read))
+    chats = read_conversations(path, flag, run.data.read)
     texts = (message["content"] for chat in chats for message in chat.messages)
     log_chats(path, store, texts, encoder.tokenizer, began)
     return store
@@ -300,7 +290,7 @@ def _show_answer(
     path = run.data.valid or run.data.train
     if not run.evaluation.sample or path is None or not os.path.exists(path):
         return {}
-    chat = next(read_conversations(path, prepare=Preparation.of(run.data.read))).messages
+    chat = next(read_conversations(path, read=run.data.read)).messages
     question = chat[: _first_answer(chat)]
     if not question:
         return {}

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.chat.encoding import ChatEncoder, EncodedChat
-from transformer_jax.data.conversations import Conversation, read_conversations
+from transformer_jax.data.conversations import ChatOptions, Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
-from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
@@ -33,8 +33,8 @@ class ChatStore(TokenStore):
 
     Attributes:
         answers: 1 for ids of answers and their end tokens, otherwise 0.
-        counts: ``conversations``, ``answers`` (tokens), ``truncated``, ``skipped``, and ``empty``
-            (answers without text, from which a model learns to end at once).
+        counts: ``conversations``, ``answers`` (tokens), ``truncated``, ``skipped``, ``bad`` (rows),
+            and ``empty`` (answers without text, from which a model learns to end at once).
     """
 
     answers: UInt8[np.ndarray, " total"]
@@ -47,7 +47,7 @@ def build_chats(
     *,
     limit: int,
     too_long: TooLong = "truncate",
-    prepare: Preparation = Preparation(),
+    read: ChatOptions = ChatOptions(),
     cache: Path | None = None,
     writes: bool = True,
     flag: str = "data.train",
@@ -60,7 +60,7 @@ def build_chats(
         limit: Largest number of tokens in a conversation.
         too_long: For longer conversations: ``truncate`` drops their first tokens, ``skip`` drops
             them, ``error`` refuses them. A conversation without a remaining answer is skipped.
-        prepare: Preparation of the messages.
+        read: Options for reading.
         cache: Folder that keeps the arrays, memory-mapped; None keeps them in memory.
         writes: Whether missing arrays are added to the cache.
         flag: The setting of the file, for messages.
@@ -72,15 +72,18 @@ def build_chats(
     file = local_data(path, flag)
     template = encoder.template
     written = (template.text, sorted((template.special or {}).items()), encoder.tokenizer.sha256)
-    identity = file_identity([file], flag, "chats", written, limit, too_long, *_identity(prepare))
+    identity = file_identity([file], flag, "chats", written, limit, too_long, *_identity(read))
     folder = None if cache is None else cache / f"chats-{identity[:24]}"
     found = None if folder is None else open_arrays(folder, _NAMES)
     if found is None:
         encoder.end_tokens  # noqa: B018  (refuses the template before a long file is read)
         counts = dict.fromkeys(("conversations", "answers", "truncated", "skipped", "empty"), 0)
-        read = _counting_empty(read_conversations(path, flag, prepare=prepare), counts)
-        chats, dtype = _encoded(read, encoder), id_dtype(encoder.tokenizer)
+        bad = BadRows(path, read.bad_rows)
+        given = _counting_empty(read_conversations(path, flag, read, bad), counts)
+        chats, dtype = _encoded(given, encoder, bad), id_dtype(encoder.tokenizer)
         store = _collect(f"{flag} {path}", chats, dtype, limit, too_long, counts)
+        bad.check(len(store))
+        counts["bad"] = bad.count
         if folder is None or not writes:
             return store
         write_arrays(folder, lambda draft: _write(draft, store))
@@ -90,10 +93,10 @@ def build_chats(
     return ChatStore(ids, offsets, answers, kept)
 
 
-def _identity(prepare: Preparation) -> list[object]:
-    """The preparation for a checksum; earlier versions did not normalize."""
-    normalization = prepare.normalization
-    return [prepare.lowercase, *[normalization] * (normalization != "none")]
+def _identity(read: ChatOptions) -> list[object]:
+    """The options for a checksum; earlier versions did not normalize or skip rows."""
+    more = (read.normalization, "none"), (read.bad_rows, "refuse")
+    return [read.lowercase, *(value for value, default in more if value != default)]
 
 
 def _write(draft: Path, store: ChatStore) -> dict[str, int]:
@@ -149,16 +152,22 @@ def _counting_empty(
 
 
 def _encoded(
-    chats: Iterator[Conversation], encoder: ChatEncoder
+    chats: Iterator[Conversation], encoder: ChatEncoder, bad: BadRows
 ) -> Iterator[tuple[str, EncodedChat]]:
-    """Yields each conversation as ids, with its file and line."""
+    """Yields each conversation as ids, with its file and line.
+
+    Conversations that the template refuses are bad rows, too.
+    """
     group: list[Conversation] = []
 
     def flush() -> Iterator[tuple[str, EncodedChat]]:
         try:
             found = encoder.encode([chat.messages for chat in group])
         except DataError:
-            found = [_alone(chat, encoder) for chat in group]  # again one by one, to name the line
+            for chat in group:  # again one by one, to name the line
+                with bad:
+                    yield chat.where, _alone(chat, encoder)
+            return
         yield from zip([chat.where for chat in group], found, strict=True)
 
     for chat in chats:

@@ -103,6 +103,8 @@ def log_chats(
     )
     if empty := counts.get("empty"):  # arrays of earlier versions do not count them
         rest += f", {plural(empty, 'answer')} without text"
+    if bad := counts.get("bad"):
+        rest += f", {plural(bad, 'bad row')} left out"
     unknown = describe_unknown(name, Side("", store.ids, texts, tokenizer))
     log(
         f"{name}: {plural(len(store), 'conversation')}, {plural(len(store.ids), 'token')}, "
