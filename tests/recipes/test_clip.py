@@ -1,5 +1,6 @@
 """Two towers: trained, resumed, used, exported and started from again."""
 
+import json
 import shutil
 
 import jax
@@ -117,3 +118,27 @@ def test_a_list_of_pictures_is_no_text(run, tmp_path, capsys):
 def test_labels_are_refused_without_a_place_for_them(run):
     with pytest.raises(ConfigError, match="it needs"):
         tj.load(run)(pixels()[0], ["red"], template="a picture")
+
+
+CAPTIONS = ("{} square", "one {} square", "a square, {}", "{}", "all is {}")
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_five_captions_of_a_picture_are_learnt_together(tmp_path, capsys, loss):
+    """Their loss falls below ln 5, which it could not if they were negatives of each other."""
+    lines = []
+    for name, color in (("red", (255, 0, 0)), ("blue", (0, 0, 255)), ("green", (0, 255, 0))):
+        Image.new("RGB", (48, 48), color).save(tmp_path / f"{name}.png")
+        lines += [f"{name}.png\t{text.format(name)}" for text in CAPTIONS]
+    table = tmp_path / "captions.tsv"
+    table.write_text("\n".join(["file_name\tcaption", *lines]))
+    small = SMALL.replace("--data.corpus scenes --data.corpus-size 40", "")
+    small = small.replace("--training.steps 4", "--training.steps 60").replace("shift", "none")
+    small = small.replace("--training.gradient-accumulation-steps 2", "")
+    more = ["--data.images", str(table), "--data.valid", str(table), "--contrast.loss", loss]
+    more += ["--optimizer.learning-rate", "1e-2", "--optimizer.schedule.warmup-steps", "0"]
+    assert main(["train", "clip", "--output", str(tmp_path / "run"), *small.split(), *more]) == 0
+    rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    last = [row for row in rows if "valid_accuracy" in row][-1]
+    assert last["valid_accuracy"] == 1
+    assert last["valid_loss"] < np.log(5) / 2

@@ -279,6 +279,8 @@ def _pairs(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Cas
         "images": rng.standard_normal((rows, 8, 8, 3)).astype(np.float32),
         "tokens": rng.integers(3, 23, (rows, length)).astype(np.int32),
         "lengths": lengths,
+        # Four texts, of which each image has two.
+        "captions": np.stack([np.arange(rows) % 4, (np.arange(rows) + 1) % 4], 1).astype(np.int32),
     }
     make = lambda: TwoTowers(encoder, config, contrast, rngs=nnx.Rngs(0))
     objective = objectives.contrastive(contrast.loss)

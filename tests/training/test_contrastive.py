@@ -106,3 +106,13 @@ def test_dropout_is_the_same_in_both_passes():
     value, slope = jax.value_and_grad(loss)(params)
     np.testing.assert_allclose(sums["loss"][0], value, rtol=1e-6)
     np.testing.assert_allclose(grads["scale"], slope["scale"], rtol=1e-6)
+
+
+def test_texts_of_one_image_are_no_negatives_on_a_mesh_either():
+    """The batches above have such texts; without their numbers the loss is another."""
+    case, _, expected_loss = whole("plain")
+    assert case.batch["captions"].shape[1] > 1
+    batch = {name: array for name, array in case.batch.items() if name != "captions"}
+    alone = make_mesh(MeshConfig(1), jax.devices()[:1])
+    _, loss = families.step_on(alone, case._replace(batch=batch))
+    assert abs(loss - expected_loss) > 1e-2

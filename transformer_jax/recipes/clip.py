@@ -182,6 +182,7 @@ class Clip(Recipe):
             "images": batch.images(encoder),
             "tokens": batch.array(batch.length),
             "lengths": batch.array(),
+            "captions": batch.array(1),
         }
         seen = attentions_to_images(encoder, "encoder of images")
         return Parts(

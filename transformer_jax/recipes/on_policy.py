@@ -35,10 +35,12 @@ from transformer_jax.recipes.posttraining import (
     refuse_merged,
     resolve_first,
     splits_on,
+    tell_dropout,
 )
 from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TrainingConfig
 from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.batching import without_dropout
 from transformer_jax.recipes.validation import (
     ValidationFlags,
     plain_scores,
@@ -137,7 +139,7 @@ class PolicyRun(Adapted, RunConfig):
 
     align: PolicyConfig = PolicyConfig()
     reward: RewardConfig = RewardConfig()
-    model: TransformerConfig = PRESETS["gpt2_small"]
+    model: TransformerConfig = without_dropout(PRESETS["gpt2_small"])
     data: PreferenceData = PreferenceData()
     training: PromptBatches = PromptBatches()
     # First token of a text; auto is the setting of the start.
@@ -186,8 +188,13 @@ class OnPolicyLearning(Recipe):
         grpo = "Group-relative policy optimization of a reward, without a value head."
         return with_defaults({"ppo": (ppo, run("ppo")), "grpo": (grpo, run("grpo"))})
 
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of the start without dropout."""
+        return without_dropout(start.model)
+
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Limits lengths to the positions of the model."""
+        tell_dropout(run, start)
         return _within_positions(run, named)
 
     def check(self, run: Any, start: Any) -> None:
@@ -246,7 +253,15 @@ class OnPolicyLearning(Recipe):
             align.sampled, source.reward, align.control, align.updates, source.model
         )
         partition = partition_for(run, tokenizer)
-        return from_samples(data.splits, run.model, tokenizer, rows, learning, partition=partition)
+        return from_samples(
+            data.splits,
+            run.model,
+            tokenizer,
+            rows,
+            learning,
+            partition=partition,
+            dropout=True,  # at the rates of the run
+        )
 
     def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
         """Returns the optimizer, whose schedule counts updates instead of steps."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.chat.template import (
     ChatTemplate,
     built_in,
@@ -15,6 +16,7 @@ from transformer_jax.data.chat.template import (
     named_template,
 )
 from transformer_jax.data.chat.token_names import token_names
+from transformer_jax.recipes.tasks.batching import dropout_rates
 from transformer_jax.runs.manifest import atomic_write
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 
@@ -38,6 +40,7 @@ __all__ = [
     "resolve_first",
     "run_template",
     "splits_on",
+    "tell_dropout",
     "write_template",
 ]
 
@@ -86,6 +89,30 @@ def adamw(peak: float) -> OptimizerConfig:
     """Returns AdamW with a linear schedule, by the peak learning rate."""
     schedule = ScheduleConfig("linear", warmup_steps=None)
     return OptimizerConfig("adamw", peak, schedule, beta2=0.95, eps=1e-8, weight_decay=0.0)
+
+
+def tell_dropout(run: Any, start: Any) -> None:
+    """Logs whether the run trains with dropout, if its start has dropout or a flag turns it on.
+
+    Policies and rewards are trained without dropout unless it is asked for: the reference, the
+    samples and their log-probabilities are computed without it, so with dropout in the loss even
+    two equal policies differ.
+
+    Args:
+        run: The settings, with the model of the start.
+        start: What the run starts from.
+    """
+    there = {name: rate for name, rate in dropout_rates(start.model).items() if rate}
+    on = {name: rate for name, rate in dropout_rates(run.model).items() if rate}
+    listed = lambda rates: ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+    if on:
+        log(f"dropout in the loss only, not in references and samples: {listed(on)}")
+    elif there:
+        first = next(iter(there))
+        log(
+            f"no dropout in this run ({run.init_from} has {listed(there)}); flags such as "
+            f"--model.{first.replace('_', '-')} {there[first]:g} turn it on"
+        )
 
 
 def resolve_first(run: Any, start: Any) -> Any:

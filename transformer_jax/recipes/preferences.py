@@ -24,10 +24,12 @@ from transformer_jax.recipes.posttraining import (
     refuse_merged,
     resolve_first,
     splits_on,
+    tell_dropout,
 )
 from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
 from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.tasks.batching import without_dropout
 from transformer_jax.recipes.validation import (
     ValidationFlags,
     plain_scores,
@@ -118,7 +120,7 @@ class PreferenceRun(Adapted, RunConfig):
     """One run of a decoder on preferences."""
 
     align: AlignConfig = AlignConfig()
-    model: TransformerConfig = PRESETS["gpt2_small"]
+    model: TransformerConfig = without_dropout(PRESETS["gpt2_small"])
     data: PreferenceData = PreferenceData()
     training: ExampleBatches = ExampleBatches()
     # First token of a text; auto is the setting of the start.
@@ -163,8 +165,13 @@ class Preferences(Recipe):
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         )
 
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of the start without dropout."""
+        return without_dropout(start.model)
+
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Limits rows to the positions of the model."""
+        tell_dropout(run, start)
         if run.align.max_length is not None:
             return run
         align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
@@ -234,6 +241,7 @@ class Preferences(Recipe):
             tokenizer,
             rows,
             method=run.align.method,
+            dropout=True,  # at the rates of the run
             partition=partition_for(run, tokenizer),
             **run.align.numbers,
         )

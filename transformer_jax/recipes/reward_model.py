@@ -50,10 +50,10 @@ class RewardModel(Preferences):
         return with_defaults({"reward": (about, self._named("reward"))})
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start without its output layer."""
+        """Returns the model of the start without its output layer and dropout."""
         from transformer_jax.recipes.tasks.preference_task import reward_config
 
-        return reward_config(start.model)
+        return reward_config(super().start_model(run, start))
 
     def _check_method(self, method: str) -> None:
         if method != "reward":
@@ -76,7 +76,12 @@ class RewardModel(Preferences):
 
         encoded, rows = encode_data(run, directory, tokenizer, data)
         return reward_model(
-            encoded, run.model, tokenizer, rows, partition=partition_for(run, tokenizer)
+            encoded,
+            run.model,
+            tokenizer,
+            rows,
+            partition=partition_for(run, tokenizer),
+            dropout=True,  # at the rates of the run
         )
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:

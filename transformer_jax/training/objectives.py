@@ -9,7 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.functional.contrastive import sigmoid_contrast, softmax_contrast
+from transformer_jax.functional.contrastive import (
+    matching_pairs,
+    sigmoid_contrast,
+    softmax_contrast,
+)
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
 from transformer_jax.functional.mixing import mix_images
@@ -257,9 +261,11 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
     """Contrastive loss of image-text pairs among all pairs of a batch, in nats per pair.
 
     The batch has ``images`` float ``[B height width C]``, ``tokens`` int32 ``[B T]`` and
-    ``lengths`` int32 ``[B]``, 0 for an empty row. Besides ``loss``: ``accuracy``, the fraction of
-    images and of texts whose nearest counterpart is the right one. On a mesh, every device has the
-    vectors of all texts, and compares its images with them.
+    ``lengths`` int32 ``[B]``, 0 for an empty row; and optionally ``captions`` int32 ``[B K]``, the
+    numbers of all texts of each image, the row's own text first and -1 for none. Without them, the
+    texts of other rows are negatives, even if they are equal or describe the same image. Besides
+    ``loss``: ``accuracy``, the fraction of images and of texts whose nearest counterpart is a right
+    one. On a mesh, every device has the vectors of all texts, and compares its images with them.
 
     Sources: Radford et al. 2021, including the limit of the softmax temperature; Zhai et al. 2023.
 
@@ -281,12 +287,14 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
         images = constrain(vectors["images"], ("batch", None))
         texts = constrain(vectors["texts"], (None, None))
         found, counts = model.similarities(images, texts, limit), jnp.asarray(batch["lengths"]) > 0
-        weight = counts.sum().astype(jnp.float32)
+        weight, rows = counts.sum().astype(jnp.float32), jnp.arange(len(counts))
+        matches = jnp.eye(len(counts), dtype=bool)
+        if "captions" in batch:
+            matches |= matching_pairs(jnp.asarray(batch["captions"]))
         near = jnp.where(counts[:, None] & counts[None], found, -jnp.inf)
-        own = jnp.arange(len(counts))
-        found_own = jnp.stack([(near.argmax(axis) == own) & counts for axis in (0, 1)])
-        hits = found_own.sum() / 2
-        return {"loss": (measure(found, counts), weight), "accuracy": (hits, weight)}
+        right = matches[near.argmax(0), rows] & counts, matches[rows, near.argmax(1)] & counts
+        hits = jnp.stack(right).sum() / 2
+        return {"loss": (measure(found, counts, matches), weight), "accuracy": (hits, weight)}
 
     return Compared(embed, compare)
 

@@ -1,11 +1,15 @@
-"""The cache of token ids, and a test for dropout in a model."""
+"""The cache of token ids, and the dropout rates of a model."""
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.recurrent_config import ModelConfig
 
-__all__ = ["TokenCache", "has_dropout"]
+__all__ = ["TokenCache", "dropout_rates", "has_dropout", "without_dropout"]
+
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 class TokenCache(NamedTuple):
@@ -22,7 +26,48 @@ def has_dropout(config: ModelConfig) -> bool:
         >>> has_dropout(RecurrentConfig(dropout=0.0)), has_dropout(RecurrentConfig(dropout=0.1))
         (False, True)
     """
-    if isinstance(config, RecurrentConfig):
-        return config.dropout > 0
-    rates = config.embedding.dropout, config.attention.dropout
-    return any((*rates, config.feed_forward.activation_dropout, config.norm.residual_dropout))
+    return any(dropout_rates(config).values())
+
+
+def dropout_rates(config: ModelConfig) -> dict[str, float]:
+    """Returns the dropout rates of a model by setting, such as ``norm.residual_dropout``.
+
+    Example:
+        >>> dropout_rates(RecurrentConfig(dropout=0.1))
+        {'dropout': 0.1}
+    """
+    return dict(_rates(config, ""))
+
+
+def _rates(config: Any, prefix: str) -> Iterator[tuple[str, float]]:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _rates(value, f"{prefix}{field.name}.")
+        elif _is_rate(field.name):
+            yield f"{prefix}{field.name}", value
+
+
+def _is_rate(name: str) -> bool:
+    return name.split("_")[-1] == "dropout"
+
+
+def without_dropout(config: Config) -> Config:
+    """Returns the model with all dropout rates 0.
+
+    Example:
+        >>> has_dropout(without_dropout(RecurrentConfig(dropout=0.1)))
+        False
+    """
+
+    def plain(config: Any) -> Any:
+        values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        changed = {
+            name: plain(value) if dataclasses.is_dataclass(value) else 0.0
+            for name, value in values.items()
+            if dataclasses.is_dataclass(value) or _is_rate(name)
+        }
+        return dataclasses.replace(config, **changed)
+
+    without: Config = plain(config)
+    return without

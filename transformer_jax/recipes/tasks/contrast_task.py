@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from flax import nnx
+from jaxtyping import Int
 
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
@@ -17,6 +18,7 @@ from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.store import ImageStore, Pictures
 from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.retrieval import TextReader, retrieval_scores
 from transformer_jax.models.config import TransformerConfig
@@ -68,8 +70,9 @@ def contrast(
 ) -> Task:
     """Returns the contrastive task on images and texts (Radford et al. 2021; Zhai et al. 2023).
 
-    All pairs of a batch are compared, even across devices. Validation measures ``valid_loss`` and
-    ``valid_accuracy`` within batches, and recall among all validation images and texts.
+    All pairs of a batch are compared, even across devices; other texts of the same image are no
+    negatives. Validation measures ``valid_loss`` and ``valid_accuracy`` within batches, and recall
+    among all validation images and texts.
 
     Args:
         data: Images with texts; a single table is for training only.
@@ -129,12 +132,47 @@ def _pairs(
     plan: Any = ArrayPlan(len(part), batching.batch_size, batching.seed, shuffle, fill=True)
     plan = plan if change is None else KeyedPlan(plan, batching.seed)
 
+    captions = _Captions(part.rows, examples.store)
+
     def make(items: Any) -> dict[str, Any]:
         indices, images = store.of_items(items, part.rows, change)
-        return {"images": images, **reader.batch(examples, indices)}
+        texts = reader.batch(examples, indices)
+        return {"images": images, **texts, "captions": captions(indices)}
 
     content = [*store.parts(), part.rows, np.asarray(examples.store.ids)]
     return Data(plan, make, fingerprint(plan.fingerprint, content), threads=2)
+
+
+class _Captions:
+    """The texts of each pair's picture, by number.
+
+    Texts with equal tokens have the same number, since the model cannot tell them apart.
+
+    Example:
+        >>> store = TokenStore(np.array([5, 6, 5]), np.arange(4))
+        >>> _Captions(np.array([0, 0, 1]), store)(np.array([0, 1, 2, -1])).tolist()
+        [[0, 1], [1, 0], [0, -1], [-1, -1]]
+    """
+
+    def __init__(self, rows: np.ndarray, texts: TokenStore):
+        """Takes the picture and the text of each pair."""
+        numbers: dict[bytes, int] = {}
+        own = [numbers.setdefault(texts[i].tobytes(), len(numbers)) for i in range(len(texts))]
+        self.pairs = list(zip(rows.tolist(), own, strict=True))
+        self.of_picture: dict[int, dict[int, None]] = {}
+        for picture, number in self.pairs:
+            self.of_picture.setdefault(picture, {})[number] = None
+        self.width = max(map(len, self.of_picture.values()), default=1)
+
+    def __call__(self, indices: np.ndarray) -> Int[np.ndarray, "B K"]:
+        """Returns the numbers of all texts of a picture, the pair's own first; -1 is none."""
+        found = np.full((len(indices), self.width), -1, np.int32)
+        for row, i in zip(found, indices.tolist(), strict=True):
+            if i >= 0:
+                picture, own = self.pairs[i]
+                here = [own, *(other for other in self.of_picture[picture] if other != own)]
+                row[: len(here)] = here
+        return found
 
 
 class _Scores:

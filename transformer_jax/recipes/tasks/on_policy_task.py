@@ -19,7 +19,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.decoder import Decoder, ValuedDecoder
 from transformer_jax.models.partition import EVERYTHING, Partition
-from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.batching import has_dropout, without_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import on_policy
@@ -130,6 +130,7 @@ def from_samples(
     learning: Learning,
     *,
     partition: Partition | None = None,
+    dropout: bool = False,
 ) -> Task:
     """Returns the task of a policy that learns from rewards of its own samples.
 
@@ -146,12 +147,14 @@ def from_samples(
         rows: Batching of prompts.
         learning: The method and the reward.
         partition: The trained parameters; None is all.
+        dropout: Whether to train with the dropout of ``config``. Samples are scored without it, so
+            the probability ratios of the first update would differ from 1.
 
     Raises:
         ConfigError: Prompts are conversations, but ``rows`` has no encoder for them.
         DataError: The chat template refuses a conversation.
     """
-    how = learning.how
+    how, config = learning.how, config if dropout else without_dropout(config)
     chats = rows.chats if data.train.conversational else None
     ends = () if chats is None else chats.end_tokens
     special = special_tokens(tokenizer, config.vocab_size, end_tokens=ends)

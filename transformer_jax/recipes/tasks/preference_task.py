@@ -37,7 +37,7 @@ from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition, merging
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.batching import has_dropout, without_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.scores import aligned
 from transformer_jax.runs.checkpoint_score import Metric
@@ -138,6 +138,7 @@ def preference(
     *,
     method: objectives.PreferenceMethod = "dpo",
     partition: Partition | None = None,
+    dropout: bool = False,
     **how: float,
 ) -> Task:
     """Returns the task of training a policy on preferences with DPO, IPO, KTO or SimPO.
@@ -154,9 +155,12 @@ def preference(
         rows: Batching of examples.
         method: The loss.
         partition: The trained parameters; None is all.
+        dropout: Whether to train with the dropout of ``config``. The reference has none, so at
+            the first step the policy would differ from it.
         how: Settings of :func:`transformer_jax.training.preference_objectives.preference`.
     """
     trained = EVERYTHING if partition is None else partition
+    config = config if dropout else without_dropout(config)
     if method != "simpo" and encoded.train.reference is None:
         trained = objectives.beside_reference(trained)
     return _task(
@@ -183,6 +187,7 @@ def reward_model(
     rows: CompletionRows,
     *,
     partition: Partition | None = None,
+    dropout: bool = False,
 ) -> Task:
     """Returns the task of training a reward model, a decoder with a scalar output, on pairs.
 
@@ -195,7 +200,9 @@ def reward_model(
         tokenizer: Of the model.
         rows: Batching of examples.
         partition: The trained parameters; None is all.
+        dropout: Whether to train with the dropout of ``config``.
     """
+    config = config if dropout else without_dropout(config)
     task = _task(
         encoded,
         rows,
