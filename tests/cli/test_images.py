@@ -15,7 +15,7 @@ from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigEr
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.store import Pictures
 from transformer_jax.inference.images import ImagePredictor, picture_batches
-from transformer_jax.interop.hf_run_directory import preprocessor_fields
+from transformer_jax.interop.hf_run_directory import HFRunDirectory
 
 NAMES = ("vit", "vit_bare")
 HOW = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 32, "width": 32}}
@@ -141,14 +141,19 @@ def test_floating_point_pixels_must_be_normalized():
 
 
 def test_the_settings_of_a_processor_of_images_and_texts_are_read(tmp_path, capfd):
-    assert preprocessor_fields(tmp_path) is None
+    folder = layouts.write("vit", tmp_path / "vit")
+    settings = lambda: HFRunDirectory(folder).read_config()["published"]["preprocessor"]
+    assert settings() is None
     assert "prepared with the defaults of ViT" in capfd.readouterr().err
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(HOW))
-    both = tmp_path / "processor_config.json"
+    (folder / "preprocessor_config.json").write_text(json.dumps(HOW))
+    both = folder / "processor_config.json"
     both.write_text(json.dumps({"processor_class": "CLIPProcessor"}))
-    assert preprocessor_fields(tmp_path) == HOW
+    assert settings() == HOW
     both.write_text(json.dumps({"image_processor": {**HOW, "resample": 3}}))
-    assert preprocessor_fields(tmp_path) == {**HOW, "resample": 3}
+    assert settings() == {**HOW, "resample": 3}
+    both.write_text(json.dumps({"image_processor": {**HOW, "crop_pct": 0.9}}))
+    with pytest.raises(CheckpointError, match=r"processor_config.json: image_processor: crop_pct"):
+        settings()
 
 
 @pytest.mark.slow

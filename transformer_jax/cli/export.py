@@ -108,7 +108,7 @@ class Export(RunCommand):
             shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)
             dtype = self.dtype or usual_dtype(published)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
-            said = write_model(*what, _with_preprocessor(published, fields, model), **how)
+            said = write_model(*what, published, **how)
             copy_template(directory.path, output)
             write_preprocessing(output, fields, model)
             self.write_sentences(output, directory.path, fields)
@@ -205,19 +205,6 @@ class Export(RunCommand):
         )
 
 
-def _with_preprocessor(
-    published: Mapping[str, Any], fields: Mapping[str, Any], model: Any
-) -> Mapping[str, Any]:
-    """Returns the record of a published model, or of how a run trained here reads pictures."""
-    if model.kind != "image" or "preprocessing" not in fields:
-        return published
-    from transformer_jax.inference.images import pictures_of
-
-    form = pictures_of(fields, model.config.image)
-    settings = form.preprocessing.settings(form.size, form.channels)
-    return {**published, "preprocessor": settings}
-
-
 def _remove_earlier_drafts(output: Path) -> None:
     """Removes drafts of dead processes, named as in version 0.1."""
     for path in output.parent.glob(f".{glob.escape(output.name)}.*"):
@@ -253,9 +240,10 @@ def write_preprocessing(output: Path, fields: Mapping[str, Any], model: Any) -> 
 
     from transformer_jax.core.config_dict import from_dict
     from transformer_jax.data.images.preprocessing import Preprocessing
+    from transformer_jax.interop.image_processors import processor_fields
 
     image = (model.encoder or model.config).image
     preprocessing: Preprocessing = from_dict(Preprocessing, stored)
-    settings = preprocessing.settings(image.image_size, image.num_channels)
+    settings = processor_fields(preprocessing, image.image_size, image.num_channels)
     text = json.dumps(settings, indent=2) + "\n"
     (output / "preprocessor_config.json").write_text(text, encoding="utf-8")

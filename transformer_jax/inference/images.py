@@ -22,6 +22,7 @@ from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
 from transformer_jax.inference.runs import open_directory
+from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.parallel.inference import MeshProgram
 
@@ -126,8 +127,7 @@ def pictures_of(fields: Any, image: Any) -> Pictures:
     if stored is not None:
         preprocessing = from_dict(Preprocessing, stored)
     else:
-        published = fields.get("published", {}).get("preprocessor") or {}
-        preprocessing = Preprocessing.of(published, size)
+        preprocessing = published_preprocessing(fields.get("published") or {}, image)
     read = (fields.get("data") or {}).get("read") or {}
     usual = Pictures(size, image.num_channels, preprocessing)
     return dataclasses.replace(usual, max_pixels=read.get("max_pixels", usual.max_pixels))

@@ -22,9 +22,11 @@ from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, rea
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.folder_tokens import generation_fields, special_tokens
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
+from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
+from transformer_jax.models.image_config import ImageConfig
 from transformer_jax.runs.checkpoint_reader import Loaded
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -35,7 +37,6 @@ __all__ = [
     "HFRunDirectory",
     "convert",
     "model_of",
-    "preprocessor_fields",
     "republished",
     "run_fields",
     "save_converted",
@@ -156,28 +157,31 @@ class HFRunDirectory(RunDirectory):
         return self._found
 
 
-def preprocessor_fields(path: Path) -> dict[str, Any] | None:
-    """Returns the settings of image preprocessing: size, mean of pixels and so on.
+def _with_preprocessor(published: dict[str, Any], path: Path, image: ImageConfig) -> None:
+    """Adds the image processor of a folder to the record of the folder.
 
     As in transformers, ``image_processor`` in ``processor_config.json``, which processors of images
-    and texts write, goes before ``preprocessor_config.json``. None if the folder has neither,
-    which is logged, since the defaults are ViT's.
+    and texts write, goes before ``preprocessor_config.json``. A folder with neither is noted in the
+    log, since the defaults are ViT's.
 
     Raises:
-        CheckpointError: A file is damaged.
+        CheckpointError: A file is damaged, or asks for something that is not supported.
     """
     both, file = path / "processor_config.json", path / "preprocessor_config.json"
+    fields, where = None, str(file)
     if os.path.lexists(both):
-        found = read_config(both).values.get("image_processor")
-        if isinstance(found, dict):
-            return found
-    if os.path.lexists(file):
-        return read_config(file).values
-    log(
-        f"{path}: has no preprocessor_config.json: pictures are prepared with the defaults of ViT "
-        f"(mean and standard deviation 0.5)"
-    )
-    return None
+        reader = read_config(both)
+        if reader.values.get("image_processor") is not None:
+            fields, where = reader.group("image_processor").values, f"{both}: image_processor"
+    if fields is None and os.path.lexists(file):
+        fields = read_config(file).values
+    published["preprocessor"] = fields
+    if fields is None:
+        log(
+            f"{path}: has no preprocessor_config.json: pictures are prepared with the defaults of "
+            f"ViT (mean and standard deviation 0.5)"
+        )
+    published_preprocessing(published, image, where)
 
 
 def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
@@ -215,10 +219,10 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
         found["encoder"] = dataclasses.asdict(model.encoder)
         if model.contrast is not None:
             found["contrast"] = dataclasses.asdict(model.contrast)
-        found["published"]["preprocessor"] = preprocessor_fields(folder.path)
+        _with_preprocessor(found["published"], folder.path, model.encoder.image)
     elif model.kind == "image":
         found["task"] = {"kind": "classify", "labels": list(model.labels)} if model.task else None
-        found["published"]["preprocessor"] = preprocessor_fields(folder.path)
+        _with_preprocessor(found["published"], folder.path, model.config.image)
     elif model.kind == "decoder":
         begins = folder.fields.values.get("bos_token_id") is not None
         found |= {"first": "bos" if begins else "eos", "prompts": "template"}

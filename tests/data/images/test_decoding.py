@@ -65,16 +65,50 @@ def test_pictures_are_upright():
     np.testing.assert_array_equal(found, np.rot90(PIXELS, -1))
 
 
-def bomb(side=60_000):
-    """A small PNG that declares a huge picture."""
-    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+def png(width, height, bits, color, data, clear=None):
+    """A PNG of pixels ``data``, with a transparent color, as Pillow writes none of 2 or 16 bits."""
+    header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
     chunk = lambda name, data: (
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     )
-    data = zlib.compress(bytes(100))
+    clear = b"" if clear is None else chunk(b"tRNS", clear)
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    )
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + clear
+        + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+    )  # fmt: skip
+
+
+GREY, COLOR = 0, 2
+
+
+@pytest.mark.parametrize(
+    ("bits", "shades", "clear", "wanted"),
+    [
+        (1, bytes([0b0100_0000]), 1, [0, 255]),
+        (1, bytes([0b0100_0000]), 0, [255, 255]),
+        (2, bytes([0b0110_0000]), 1, [255, 170]),
+        (4, bytes([0x3A]), 3, [255, 170]),
+        (8, bytes([3, 200]), 3, [255, 200]),
+        (16, struct.pack(">2H", 771, 772), 771, [255, 3]),  # both are 3 of 8 bits
+    ],
+)
+def test_the_transparent_shade_of_a_grey_png_is_white(bits, shades, clear, wanted):
+    made = png(2, 1, bits, GREY, b"\0" + shades, struct.pack(">H", clear))
+    assert decode(made, "a.png", 1).ravel().tolist() == wanted
+
+
+def test_the_transparent_color_of_a_png_is_white_or_refused():
+    eight = png(2, 1, 8, COLOR, b"\0\1\2\3\4\5\6", struct.pack(">3H", 1, 2, 3))
+    assert decode(eight, "a.png").tolist() == [[[255, 255, 255], [4, 5, 6]]]
+    shades = struct.pack(">6H", 256, 511, 771, 1, 2, 3)
+    sixteen = png(2, 1, 16, COLOR, b"\0" + shades, shades[:6])
+    with pytest.raises(DataError, match=r"a.png: a transparent color of 16 bits per channel: save"):
+        decode(sixteen, "a.png")
+
+
+def bomb(side=60_000):
+    """A small PNG that declares a huge picture."""
+    return png(side, side, 8, GREY, bytes(100))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
-from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.randaugment import OPERATIONS, random_augment, random_erase
 from transformer_jax.data.images.transforms import (
+    centre_crop,
     flip,
     random_resized_crop,
     resize_to,
@@ -102,39 +102,6 @@ def test_keys_follow_the_row_and_the_step():
     assert not set(batch.keys.tolist()) & set(plan.batch(6).keys.tolist())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"size": {"height": 8, "width": 8}, "image_mean": [0.1, 0.2, 0.3], "resample": 3},
-        {"size": {"shortest_edge": 10}, "do_center_crop": True, "crop_size": {"height": 8}},
-        {"size": {"height": 10, "width": 10}, "do_center_crop": True, "do_normalize": False},
-        {"size": 10, "do_center_crop": True, "do_rescale": False},
-    ],
-)
-def test_preprocessing_is_written_and_read(settings):
-    read = Preprocessing.of(settings, 8)
-    again = Preprocessing.of(read.settings(8, 3), 8)
-    np.testing.assert_array_equal(read.pixels(PICTURE, 8), again.pixels(PICTURE, 8))
-    np.testing.assert_array_equal(read.normalized(PICTURE), again.normalized(PICTURE))
-
-
-def test_preprocessing_is_that_of_the_folder():
-    """CLIP resizes the short side and crops, DeiT squeezes and crops, ViT squeezes."""
-    picture = Image.fromarray(PICTURE)  # 12 high, 20 wide
-    bicubic, both = Image.Resampling.BICUBIC, {"height": 10, "width": 10}
-    cases = {
-        "clip": ({"size": {"shortest_edge": 10}, "do_center_crop": True, "crop_size": 8},
-                 picture.resize((16, 10), bicubic).crop((4, 1, 12, 9))),
-        "deit": ({"size": both, "do_center_crop": True, "crop_size": 8},
-                 picture.resize((10, 10), bicubic).crop((1, 1, 9, 9))),
-        "vit": ({"size": {"height": 8, "width": 8}}, picture.resize((8, 8), bicubic)),
-    }  # fmt: skip
-    for name, (settings, wanted) in cases.items():
-        found = Preprocessing.of(settings | {"resample": 3}, 8).pixels(PICTURE, 8)
-        np.testing.assert_array_equal(found, wanted, name)
-
-
 def test_a_long_strip_is_resized_in_its_middle_alone():
     """All of this one would need 45 GB."""
     strip = np.full((1, 300_000, 3), 7, np.uint8)
@@ -143,3 +110,24 @@ def test_a_long_strip_is_resized_in_its_middle_alone():
         square = resize_to(picture, 224)
         assert square.shape == (224, 224, 3)
         assert set(np.unique(square)) <= {7, 8, 9}
+
+
+@pytest.mark.parametrize("filter", ["nearest", "bilinear", "hamming"])
+def test_the_middle_of_a_strip_is_that_of_the_whole(monkeypatch, filter):
+    strip = np.random.default_rng(1).integers(0, 256, (5, 300, 3), np.uint8)
+    for picture in (strip, strip.swapaxes(0, 1)):
+        wanted = resize_to(picture, 13, filter=filter, read=8).astype(int)
+        with monkeypatch.context() as patch:
+            patch.setattr("transformer_jax.data.images.transforms._MOST_RESIZED", 13 * 13)
+            part = resize_to(picture, 13, filter=filter, read=8)
+        assert np.abs(part - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("side", range(8, 13))
+@pytest.mark.parametrize("length", range(20, 24))
+def test_a_crop_of_a_crop_is_the_crop(side, length):
+    """The center of a square, as random changes keep it, is the center of the picture."""
+    line = np.arange(length * side, dtype=np.uint8).reshape(side, length, 1)
+    square = resize_to(line, side, read=8)
+    assert square.shape == (side, side, 1)
+    np.testing.assert_array_equal(centre_crop(square, 8, 8), centre_crop(line, 8, 8))

@@ -62,8 +62,8 @@ def decode(
     """Decodes a picture; of an animation, the first frame.
 
     - It is turned upright according to its EXIF orientation.
-    - Transparent pixels are blended over white.
-    - 16 bits per channel become 8, by division by 257.
+    - Transparent pixels are blended over white; so is the transparent colour of a PNG.
+    - 16 bits of grey become 8, by division by 257; of a colour, the upper 8 remain.
     - Palettes, CMYK, YCbCr, LAB and HSV become RGB, or grey if ``channels`` is 1; grey becomes
       three equal channels.
 
@@ -75,7 +75,8 @@ def decode(
 
     Raises:
         DataError: It is not a picture of a known format, is truncated or damaged, has more pixels,
-            or contains floating-point numbers or 32-bit integers.
+            contains floating-point numbers or 32-bit integers, or has a transparent colour of 16
+            bits per channel.
 
     Example:
         >>> decode(b"P5 2 1 255 " + bytes([0, 255]), "dots.pgm").tolist()
@@ -87,6 +88,7 @@ def decode(
         if whole or picture.mode == "F":
             kind = "32-bit integers" if whole else "floating-point numbers"
             raise DataError(f"{where}: pixels are {kind}: save it with 8 bits")
+        _scale_transparent_grey(picture, where)
         try:
             upright = ImageOps.exif_transpose(picture)
             pixels = np.asarray(_in_mode(upright, "L" if channels == 1 else "RGB"))
@@ -123,7 +125,9 @@ def _in_mode(picture: Any, mode: str) -> Any:
     """Converts a picture to RGB or grey; see :func:`decode`."""
     if picture.mode.startswith("I"):
         wide = np.asarray(picture).astype(np.int64).clip(0, 65_535)
-        picture = Image.fromarray((wide // 257).astype(np.uint8))
+        # Compared before division, as shades next to the transparent one are opaque.
+        clear = wide == picture.info.get("transparency", -1)
+        picture = Image.fromarray(np.where(clear, 255, wide // 257).astype(np.uint8))
     if picture.has_transparency_data:
         with_alpha = picture.convert("RGBA")
         white = Image.new("RGBA", with_alpha.size, "white")
@@ -134,6 +138,21 @@ def _in_mode(picture: Any, mode: str) -> Any:
         if picture.mode in ("1", "L")
         else picture.convert("RGB").convert(mode)
     )
+
+
+def _scale_transparent_grey(picture: Any, where: str) -> None:
+    """Scales the transparent shade of a PNG with 2 or 4 bits as Pillow scales its pixels.
+
+    Raises:
+        DataError: The transparent color has 16 bits per channel, of which Pillow reads 8.
+    """
+    shade, raw = picture.info.get("transparency"), str(picture.tile[0].args) if picture.tile else ""
+    if picture.format != "PNG" or shade is None:
+        return
+    if raw.startswith("RGB;16"):
+        raise DataError(f"{where}: a transparent color of 16 bits per channel: save it with 8 bits")
+    if raw in ("L;2", "L;4"):
+        picture.info["transparency"] = shade * 255 // (2 ** int(raw[-1]) - 1)
 
 
 def _line(error: BaseException) -> str:

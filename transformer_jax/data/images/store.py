@@ -216,7 +216,8 @@ def _fill(array: np.ndarray, source: PictureSource, form: Pictures, name: str) -
 
 def _key(source: PictureSource, form: Pictures) -> str:
     """A name that depends on the pictures and how they are read."""
-    read = (form.side, form.channels, form.preprocessing.fit, form.preprocessing.filter)
+    prepare = form.preprocessing
+    read = (form.side, form.size, form.channels, prepare.fit, prepare.filter)
     digest = hashlib.sha256(repr(read).encode())
     for identity, version in source.parts():
         digest.update(identity + b"\0" + version + b"\0")

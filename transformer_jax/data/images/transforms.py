@@ -28,7 +28,7 @@ __all__ = [
     "split",
 ]
 
-_STRIP = 64  # largest ratio of the sides of a picture when it is resized
+_MOST_RESIZED = 1 << 26  # pixels; of larger results, such as those of strips, only the center
 
 Fit = Literal["crop", "squash"]
 Filter = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
@@ -67,9 +67,20 @@ def resize(pixels: Pixels, height: int, width: int, filter: Filter = "bilinear")
     """
     if pixels.shape[:2] == (height, width):
         return pixels
+    return _resize(pixels, height, width, filter)
+
+
+def _resize(
+    pixels: Pixels,
+    height: int,
+    width: int,
+    filter: Filter,
+    box: tuple[float, float, float, float] | None = None,
+) -> Resized:
+    """Resizes a picture, or the part of it in a box: left, top, right and bottom."""
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    found = np.asarray(picture.resize((width, height), Image.Resampling[filter.upper()]))
-    return found.reshape(height, width, pixels.shape[-1])
+    found = picture.resize((width, height), Image.Resampling[filter.upper()], box)
+    return np.asarray(found).reshape(height, width, pixels.shape[-1])
 
 
 def centre_crop(pixels: Pixels, height: int, width: int) -> Resized:
@@ -85,7 +96,13 @@ def centre_crop(pixels: Pixels, height: int, width: int) -> Resized:
     return pixels[top : top + height, left : left + width]
 
 
-def resize_to(pixels: Pixels, size: int, fit: Fit = "crop", filter: Filter = "bilinear") -> Resized:
+def resize_to(
+    pixels: Pixels,
+    size: int,
+    fit: Fit = "crop",
+    filter: Filter = "bilinear",
+    read: int | None = None,
+) -> Resized:
     """Returns a square picture: the center, or everything with changed proportions.
 
     Args:
@@ -93,18 +110,31 @@ def resize_to(pixels: Pixels, size: int, fit: Fit = "crop", filter: Filter = "bi
         size: Pixels per side.
         fit: ``crop`` makes the short side ``size`` and keeps the center; ``squash`` resizes both.
         filter: Filter of Pillow.
+        read: Pixels per side of the center that will be read. With odd margins, a crop of a crop
+            may lie one pixel off: the square lies where its center is that of the whole picture.
 
     Example:
         >>> resize_to(np.zeros((30, 60, 3), np.uint8), 20).shape
         (20, 20, 3)
+        >>> line = np.arange(7, dtype=np.uint8).reshape(1, 7, 1).repeat(4, 0)  # from 0 to 6
+        >>> [centre_crop(resize_to(line, 4, read=read), 1, 1).item() for read in (4, 1)]
+        [2, 3]
     """
     if fit == "squash":
         return resize(pixels, size, size, filter)
-    short = min(pixels.shape[:2])
-    # Only the center of a long strip is resized, which would otherwise need unbounded memory.
-    pixels = centre_crop(pixels, *(min(side, _STRIP * short) for side in pixels.shape[:2]))
+    short, read = min(pixels.shape[:2]), size if read is None else read
     height, width = (side * size // short for side in pixels.shape[:2])
-    return centre_crop(resize(pixels, height, width, filter), size, size)
+    top, left = ((side - read) // 2 - (size - read) // 2 for side in (height, width))
+    if height * width <= _MOST_RESIZED:
+        return resize(pixels, height, width, filter)[top : top + size, left : left + size]
+    # Filters reach over at most 3 pixels, of the picture or of the result.
+    reach = math.ceil(3 * max(1, size / short)) + 1
+    above, before = max(0, top - reach), max(0, left - reach)
+    below, after = min(height, top + size + reach), min(width, left + size + reach)
+    down, right = pixels.shape[0] / height, pixels.shape[1] / width
+    box = before * right, above * down, after * right, below * down
+    part = _resize(pixels, below - above, after - before, filter, box)
+    return part[top - above :, left - before :][:size, :size]
 
 
 def flip(pixels: Pixels, key: int) -> Pixels:
