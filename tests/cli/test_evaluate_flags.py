@@ -1,12 +1,20 @@
 """``evaluate`` has the names of ``train`` for its data."""
 
+import dataclasses
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 
+from transformer_jax.cli.evaluation import evaluation_flags
+from transformer_jax.cli.flags import flags_of
 from transformer_jax.cli.main import main
+from transformer_jax.recipes.registry import RECIPES, get_recipe
 from transformer_jax.runs.run_directory import RunDirectory
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +73,44 @@ def test_a_missing_file_is_named_by_its_flag(trained_run, files, name, capfd):
     code, _, err = evaluate(trained_run, capfd, *words)
     assert code == 3
     assert f"error: --{name} none.txt: no such file" in err
+
+
+def test_columns_fields_and_bad_rows_are_flags_of_evaluate_as_messages_advise(
+    trained_run, files, capfd
+):
+    two = evaluate(trained_run, capfd, "--source", files / "s", "--target", files / "t")
+    three, other = files / "three.tsv", files / "other.jsonl"
+    rows = list(zip(*((files / name).read_text().splitlines() for name in "st"), strict=True))
+    three.write_text("".join(f"{target}\tnote\t{source}\n" for source, target in rows) + "x\n")
+    other.write_text("".join(json.dumps({"pt": s, "en": t}) + "\n" for s, t in rows))
+    code, _, err = evaluate(trained_run, capfd, "--data.pairs", three)
+    assert code == 3
+    assert "choose two with data.read.columns" in err
+    columns = ["--data.pairs", three, "--data.read.columns", "3", "1"]
+    code, _, err = evaluate(trained_run, capfd, *columns)
+    assert code == 3
+    assert err.endswith("or leave out bad rows with --data.read.bad-rows skip\n")
+    skipped = evaluate(trained_run, capfd, *columns, "--data.read.bad-rows", "skip")
+    assert skipped[:2] == two[:2]
+    assert "three.tsv: 1 bad row left out, such as" in skipped[2]
+    assert "three.tsv: column not read: 2" in skipped[2]
+    named = ["--data.pairs", other, "--data.read.fields", "pt", "en"]
+    assert evaluate(trained_run, capfd, *named)[:2] == two[:2]
+
+
+def test_evaluate_has_each_reading_option_that_a_message_of_its_readers_names():
+    """Options that a run has, and that errors in its files of text advise, are flags."""
+    option = re.compile(
+        r"(?:name \w+ (?:with|by)|choose two with|give) (?:--)?data\.read\.([\w-]+)"
+    )
+    sources = "".join(path.read_text() for path in (ROOT / "transformer_jax/data").glob("*.py"))
+    advised = {name.replace("-", "_") for name in option.findall(sources)}
+    advised |= {"bad_rows", "text", "text_pair", "label", "tag"}
+    assert {"columns", "fields", "field", "format"} <= advised
+    for recipe in map(get_recipe, RECIPES):
+        read = getattr(getattr(recipe.config, "data", None), "read", None)
+        of_text = type(read).__module__.rpartition(".")[0] == "transformer_jax.data"
+        if recipe.evaluation is not None and of_text:
+            options = {field.name for field in dataclasses.fields(read)} & advised
+            flags = {flag.replace("-", "_") for flag in flags_of(evaluation_flags(recipe.name))}
+            assert {f"data.read.{one}" for one in options} <= flags, recipe.name

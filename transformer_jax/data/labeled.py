@@ -10,6 +10,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data import tfds
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.labeled_files import (
+    LabeledFormat,
     LabeledOptions,
     LabeledTask,
     Sentences,
@@ -25,6 +26,7 @@ from transformer_jax.data.tagged_files import Tagged, read_tagged
 __all__ = [
     "Labeled",
     "LabeledData",
+    "LabeledFormat",
     "LabeledOptions",
     "LabeledSplits",
     "LabeledTask",

@@ -15,6 +15,7 @@ from transformer_jax.data.text import check_readable, numbered_lines
 from transformer_jax.data.unread import Unread
 
 __all__ = [
+    "LabeledFormat",
     "LabeledOptions",
     "LabeledTask",
     "Sentences",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
+LabeledFormat = Literal["auto", "tsv", "jsonl", "conllu", "columns", "squad"]
 
 # The formats of each task, and their file extensions.
 _FORMATS = {
@@ -58,7 +60,7 @@ class LabeledOptions(Configuration, group="data.read"):
     pair: bool = False  # regression on two sentences (task pair always has two)
     header: bool | None = None  # TSV has a line of names; None: if a column is given by name
     # auto: by the extension; columns (.conll): a word and its tag in each line, as in CoNLL-2003.
-    format: Literal["auto", "tsv", "jsonl", "conllu", "columns", "squad"] = "auto"
+    format: LabeledFormat = "auto"
     # CoNLL-U column of tags, upos or xpos; JSONL key of a list; for columns a number, default last.
     tag: str = "upos"
     bad_rows: BadRowPolicy = "refuse"  # rows that are no examples; skip leaves out and counts them

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from transformer_jax.core.config_fields import Configuration, Count, Flag, NotNegative, Range
+from transformer_jax.core.config_fields import Count, Flag, NotNegative, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.labeled import (
     LabeledData,
+    LabeledFormat,
     Questions,
     Tagged,
     label_names,
@@ -21,6 +22,7 @@ from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
 from transformer_jax.recipes.initial_labels import as_in_start
+from transformer_jax.recipes.read_flags import RowFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import (
     Adapted,
@@ -82,7 +84,7 @@ class FinetuneRun(Adapted, Trained):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateTask(Configuration, group="--"):
+class EvaluateTask(RowFlags):
     """Print the metrics of a task on labeled examples."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
@@ -95,6 +97,8 @@ class EvaluateTask(Configuration, group="--"):
     """Column or key of the label; None is that of the training file."""
     tag: Annotated[str | None, Flag("data.read.tag")] = None
     """Column or key of the tags; None is that of the training file."""
+    format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
+    """Format of --data; auto is by its extension, None as in training."""
 
 
 class Finetuning(Recipe):
@@ -210,18 +214,13 @@ class Finetuning(Recipe):
         from transformer_jax.recipes.tasks.labeled import log_texts
         from transformer_jax.recipes.tasks.scores import measure, table, write_scores
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         kind, labels = run.task.kind, run.task.labels
-        given = {
-            name: getattr(request, name)
-            for name in ("text", "text_pair", "label", "tag")
-            if getattr(request, name) is not None
-        }
-        if given and request.data is None:
-            raise ConfigError(f"--data.read.{next(iter(given)).replace('_', '-')}: give --data too")
+        for name in ("text", "text_pair", "label", "tag", "format"):
+            if getattr(request, name) is not None and request.data is None:
+                raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
         if request.data is not None:
-            columns = dataclasses.replace(run.data.read, **given)
-            parts = {"data": read_labeled(request.data, kind, columns, "--data")}
+            parts = {"data": read_labeled(request.data, kind, run.data.read, "--data")}
         else:
             splits = self.open_data(run)
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})

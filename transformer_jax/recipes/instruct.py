@@ -29,6 +29,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.language_model import TextRows
 from transformer_jax.recipes.posttraining import run_template, write_template
+from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Adapted, Cached, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -171,7 +172,7 @@ class Instruct(Recipe):
         from transformer_jax.recipes.driver import load_tokenizer, make_task, read, with_start
         from transformer_jax.recipes.validation import answer_scores, print_scores, validate
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         tokenizer = load_tokenizer(run, directory)
         if request.data is None:
             task = make_task(run, directory, tokenizer, None)

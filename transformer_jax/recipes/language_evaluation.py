@@ -21,6 +21,7 @@ from transformer_jax.inference.load_run import load_language
 from transformer_jax.inference.runs import open_directory, text_start
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
 from transformer_jax.recipes.driver import read
+from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 from transformer_jax.recipes.tasks.scores import write_scores
 from transformer_jax.recipes.texts import open_texts_of, token_cache
@@ -214,7 +215,7 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
         ConfigError: There is no text to evaluate on or to count n-grams of, or a run is of
             another kind.
     """
-    run = read(directory)
+    run = with_read_flags(read(directory), request)
     orders = run.evaluation.ngram_orders if request.ngrams is None else request.ngrams
     texts = None
     if directory.begun_by_program():

@@ -18,6 +18,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.recipes.read_flags import FieldFlag
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Adapted, Cached, RowBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
@@ -79,7 +80,7 @@ class LanguageRun(Cached, Adapted, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateLanguageModels(Configuration, group="--"):
+class EvaluateLanguageModels(FieldFlag):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
     text: Annotated[str | None, Flag(also=("data.text",))] = None

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.core.config_fields import Configuration, Flag
+from transformer_jax.core.config_fields import Flag
 from transformer_jax.data.bert_pretraining import MaskingConfig
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.inference.runs import ENCODERS
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.recipes.read_flags import FieldFlag, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
@@ -47,7 +48,7 @@ class PretrainRun(Cached, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateEncoder(Configuration, group="--"):
+class EvaluateEncoder(FieldFlag):
     """Print the accuracy of masked tokens and sentence pairs on a text."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
@@ -121,7 +122,7 @@ class MaskedLM(Recipe):
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.scores import write_scores
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         texts = open_texts_of(run)
         if request.data is not None:
             parts = read_texts(request.data, run.data.read, "--data")

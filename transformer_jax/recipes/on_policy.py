@@ -37,6 +37,7 @@ from transformer_jax.recipes.posttraining import (
     splits_on,
     tell_dropout,
 )
+from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TrainingConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -301,7 +302,7 @@ class OnPolicyLearning(Recipe):
         from transformer_jax.recipes.initial import load_pretrained
         from transformer_jax.recipes.rewarding import FLAGS, check_form, check_reward, reward_source
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         refuse_merged(run, directory)
         tokenizer = load_tokenizer(run, directory)
         splits = splits_on(request, run, directory, "prompts")

@@ -26,6 +26,7 @@ from transformer_jax.recipes.posttraining import (
     splits_on,
     tell_dropout,
 )
+from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
 from transformer_jax.recipes.sizing import with_defaults
@@ -251,7 +252,7 @@ class Preferences(Recipe):
         from transformer_jax.recipes.driver import load_tokenizer, read
         from transformer_jax.recipes.reference import kept_reference
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         refuse_merged(run, directory)
         tokenizer = load_tokenizer(run, directory)
         data = splits_on(request, run, directory, run.align.kind)

@@ -16,6 +16,7 @@ from transformer_jax.recipes.preferences import (
     Preferences,
     encode_data,
 )
+from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.recipe import Named
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import plain_scores, print_scores, validate
@@ -88,7 +89,7 @@ class RewardModel(Preferences):
         """Prints the validation metrics, and the reliability of probabilities."""
         from transformer_jax.recipes.driver import load_tokenizer, read
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         tokenizer = load_tokenizer(run, directory)
         data = splits_on(request, run, directory, run.align.kind)
         task = self.make_task(run, directory, tokenizer, data)

@@ -9,6 +9,7 @@ from transformer_jax.data.summaries import SummaryData, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.languages import check_default
+from transformer_jax.recipes.read_flags import FieldsFlag, with_read_flags
 from transformer_jax.recipes.recipe import Named
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
@@ -40,7 +41,7 @@ class SummarizationRun(Run):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSummaries(SearchFlags):
+class EvaluateSummaries(SearchFlags, FieldsFlag):
     """Print ROUGE of the summaries of a file."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
@@ -122,7 +123,7 @@ class Summarization(Translation):
         from transformer_jax.recipes.tasks.summarization_task import score_summaries
 
         [path] = required(request, self.title, "data")
-        search, run = beam_search(request), read(directory)
+        search, run = beam_search(request), with_read_flags(read(directory), request)
         texts = read_summaries(path, run.data.read, "--data", every=True)
         references = [text for texts in texts.references for text in texts]
         words: Any = choose_words(request.tokenize, run.evaluation.tokenize, references)

@@ -12,6 +12,7 @@ from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.directions import DirectionFlags, evaluate_directions
 from transformer_jax.recipes.generation_flags import LanguageFlags
 from transformer_jax.recipes.languages import check_direction
+from transformer_jax.recipes.read_flags import ColumnFlags, with_read_flags
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
     beam_search,
@@ -27,7 +28,7 @@ __all__ = ["EvaluateTranslator", "evaluate_translator", "pairs_of"]
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags):
+class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags, ColumnFlags):
     """Print sacreBLEU and chrF of translations of a file, or of several directions."""
 
     source: Annotated[str | None, Flag(also=("data.source",))] = None
@@ -69,7 +70,7 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
     for name in ("pivot", "supervised", "similarity"):
         if getattr(request, name) is not None:
             raise ConfigError(f"--{name} is for --directions: add them, or leave it out")
-    search, run = beam_search(request), read(directory)
+    search, run = beam_search(request), with_read_flags(read(directory), request)
     tests = pairs_of(request, directory)
     translator = Translator(*load(directory.path, request.checkpoint), search=search)
     lowercase = run.data.read.lowercase or request.lowercase
@@ -118,7 +119,7 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     from transformer_jax.recipes.driver import read
     from transformer_jax.recipes.registry import recipe_of
 
-    run, prepare = read(directory), preparation(directory)
+    run, prepare = with_read_flags(read(directory), request), preparation(directory)
     request = _with_test_files(request, run)
     given = one_or_several(request.pairs, "--data.pairs")
     if given is not None and (request.source is not None or request.target is not None):
@@ -171,5 +172,6 @@ def _named_pairs(
     files = named_files(given, "--data.pairs")
     for direction in files:
         check_direction(Direction(*direction), languages, "--data.pairs")
-    pairs = read_named(files, read(directory).data.read, "--data.pairs", every=True)
+    run = with_read_flags(read(directory), request)
+    pairs = read_named(files, run.data.read, "--data.pairs", every=True)
     return {str(way): part for way, part in pairs.by_direction().items()}

@@ -5,14 +5,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from transformer_jax.core.config_fields import Configuration, Flag
+from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.recipes.read_flags import RowFlags
 
 __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "validate"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ValidationFlags(Configuration, group="--"):
+class ValidationFlags(RowFlags):
     """Print the validation metrics."""
 
     data: Annotated[str | None, Flag(also=("data.valid",))] = None

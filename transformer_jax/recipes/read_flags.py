@@ -1,0 +1,73 @@
+"""Flags of ``evaluate`` for the reading of its files, which replace the run's settings."""
+
+import dataclasses
+import typing
+from typing import Annotated, Any, Literal
+
+from transformer_jax.core.config_fields import Configuration, Count, Flag
+from transformer_jax.data.bad_rows import BadRowPolicy
+
+__all__ = ["ColumnFlags", "FieldFlag", "FieldsFlag", "RowFlags", "with_read_flags"]
+
+_SETTING = "data.read."
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFlags(Configuration, group="--"):
+    """The flag for rows that cannot be read."""
+
+    bad_rows: Annotated[BadRowPolicy | None, Flag("data.read.bad-rows")] = None
+    """Rows that cannot be read: refuse them, or skip and count them. None is the run's setting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldFlag(RowFlags):
+    """Flags for documents."""
+
+    field: Annotated[str | None, Flag("data.read.field")] = None
+    """JSONL key of the text; None is the run's setting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldsFlag(RowFlags):
+    """Flags for JSONL with two texts in a row."""
+
+    fields: Annotated[tuple[str, str] | None, Flag("data.read.fields")] = None
+    """JSONL keys of the two texts; None is the run's setting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnFlags(FieldsFlag):
+    """Flags for files of pairs."""
+
+    columns: Annotated[tuple[Count, Count] | None, Flag("data.read.columns")] = None
+    """TSV columns of the two texts, from 1; None is the run's setting."""
+    format: Annotated[Literal["auto", "tsv", "jsonl"] | None, Flag("data.read.format")] = None
+    """Format of a file of pairs; auto is by its extension, None the run's setting."""
+
+
+def with_read_flags(run: Any, request: Any) -> Any:
+    """Returns a run with the reading options that the flags of a request give.
+
+    Args:
+        run: The settings of a run.
+        request: An object of a class with flags named ``data.read.*``; None keeps an option.
+
+    Example:
+        >>> from transformer_jax.data.sources import PairData
+        >>> run = dataclasses.make_dataclass("Run", ["data"])(PairData())
+        >>> with_read_flags(run, ColumnFlags(columns=(2, 1))).data.read.columns
+        (2, 1)
+    """
+    hints = typing.get_type_hints(type(request), include_extras=True)
+    named = (
+        name
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, Flag) and (mark.name or "").startswith(_SETTING)
+    )
+    given = {name: value for name in named if (value := getattr(request, name)) is not None}
+    if not given:
+        return run
+    read = dataclasses.replace(run.data.read, **given)
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, read=read))
