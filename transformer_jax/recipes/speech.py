@@ -117,13 +117,13 @@ class Speech(Recipe):
         num_features, default = run.model.features.num_features, named.model.features.num_features
         if num_features not in (default, width):
             raise ConfigError(
-                f"model.features.num_features is {num_features}, but {data.train.paths[0]} has "
+                f"model.features.num_features is {num_features}, but {data.train.title(0)} has "
                 f"frames of {width}: leave it out, to take it from the recordings"
             )
         known = len(run.data.normalization.mean)
         if known not in (0, width):
             raise ConfigError(
-                f"data.normalization.mean has {known} numbers, but {data.train.paths[0]} has "
+                f"data.normalization.mean has {known} numbers, but {data.train.title(0)} has "
                 f"frames of {width}: leave it out, to take it from the recordings"
             )
         features = dataclasses.replace(run.model.features, num_features=width)
@@ -181,7 +181,7 @@ class Speech(Recipe):
         listed = read_manifest(manifest, "--manifest", prepare=prepare)
         transcriber, audio = load_transcriber(directory.path, request.checkpoint, search=search)
         recordings = [
-            Recording(listed.paths[i], listed.read(i, audio)[0])
+            Recording(listed.title(i), listed.read(i, audio)[0])
             for i in tracked(range(len(listed)), f"reading the recordings of {manifest}")
         ]
         run_words = read(directory).evaluation.tokenize

@@ -35,25 +35,25 @@ def header(content, **fields):
 @pytest.mark.parametrize("data", OPEN)
 def test_sizes_that_a_pipe_left_open_reach_to_the_end(riff, data):
     content = pcm(SIGNAL, 16)
-    expected = read_wav(content, "a.wav")
-    samples, rate = read_wav(header(content, riff=riff, data=data), "a.wav")
+    expected = read_wav(io.BytesIO(content), "a.wav")
+    samples, rate = read_wav(io.BytesIO(header(content, riff=riff, data=data)), "a.wav")
     np.testing.assert_array_equal(samples, expected.samples)
     assert rate == expected.rate
     # A writer that was stopped leaves half a sample.
-    cut = read_wav(header(content, riff=riff, data=data)[:-1], "a.wav").samples
+    cut = read_wav(io.BytesIO(header(content, riff=riff, data=data)[:-1]), "a.wav").samples
     np.testing.assert_array_equal(cut, expected.samples[:-1])
 
 
 def test_ffmpegs_tag_before_open_sizes_is_passed_over():
     content = header(pcm(SIGNAL, 16), riff=0xFFFFFFFF, data=0xFFFFFFFF)
     tagged = content[:36] + TAG + content[36:]
-    assert len(read_wav(tagged, "a.wav").samples) == len(SIGNAL)
+    assert len(read_wav(io.BytesIO(tagged), "a.wav").samples) == len(SIGNAL)
 
 
 @pytest.mark.parametrize("content", [pcm(SIGNAL, 16), pcm(0 * SIGNAL, 16)])
 def test_samples_behind_a_size_of_0_are_read_whatever_they_are(content):
     for riff in (len(content) - 8, 36, 0):
-        samples, _ = read_wav(header(content, riff=riff, data=0), "a.wav")
+        samples, _ = read_wav(io.BytesIO(header(content, riff=riff, data=0)), "a.wav")
         assert len(samples) == len(SIGNAL)
 
 
@@ -62,14 +62,16 @@ def test_no_samples_are_none(behind):
     """A size of 0 is true if the file ends there, or with chunks that are no samples."""
     empty = pcm(SIGNAL[:0], 16) + behind
     for riff in (len(empty) - 8, 36):
-        assert len(read_wav(header(empty, riff=riff), "a.wav").samples) == 0
+        assert len(read_wav(io.BytesIO(header(empty, riff=riff)), "a.wav").samples) == 0
 
 
 def test_the_size_of_a_large_file_stands_apart():
     content = pcm(SIGNAL, 16)
     apart = b"ds64" + struct.pack("<IQQQI", 28, len(content), 2 * len(SIGNAL), len(SIGNAL), 0)
     large = b"RF64" + b"\xff" * 4 + b"WAVE" + apart + header(content, data=0xFFFFFFFF)[12:] + TAG
-    np.testing.assert_array_equal(read_wav(large, "a.wav").samples, read_wav(content, "a").samples)
+    np.testing.assert_array_equal(
+        read_wav(io.BytesIO(large), "a.wav").samples, read_wav(io.BytesIO(content), "a").samples
+    )
 
 
 @pytest.mark.parametrize("bits", [16, 24, 32])
@@ -80,7 +82,9 @@ def test_big_endian_samples_are_the_same(bits):
     width = bits // 8
     data = np.frombuffer(content[44:], np.uint8).reshape(-1, width)[:, ::-1].tobytes()
     big = b"RIFX" + sizes[0] + b"WAVEfmt \0\0\0\x10" + form + b"data" + sizes[1] + data
-    np.testing.assert_array_equal(read_wav(big, "a.wav").samples, read_wav(content, "a").samples)
+    np.testing.assert_array_equal(
+        read_wav(io.BytesIO(big), "a.wav").samples, read_wav(io.BytesIO(content), "a").samples
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_big_endian_samples_are_the_same(bits):
 )
 def test_a_header_that_no_recording_has_is_refused(fields, message):
     with pytest.raises(DataError, match=rf"a\.wav: no WAV file .*{re.escape(message)}"):
-        read_wav(header(pcm(SIGNAL, 16), **fields), "a.wav")
+        read_wav(io.BytesIO(header(pcm(SIGNAL, 16), **fields)), "a.wav")
 
 
 @pytest.mark.parametrize("rate", [1, 7, 499, 512_001, 100_000_007, 2**31 - 1, 2**32 - 1])

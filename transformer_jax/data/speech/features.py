@@ -1,6 +1,7 @@
 """Features of recordings: read from .wav, .npy or .npz, checked, normalized and stacked."""
 
 import dataclasses
+import hashlib
 import io
 import os
 from collections.abc import Iterable
@@ -12,9 +13,9 @@ from jaxtyping import Float32, Float64
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.numpy_files import load_arrays
-from transformer_jax.data.files import read_file
+from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.speech.audio import AudioConfig, log_mel_frames, resampled
-from transformer_jax.data.speech.wav import read_wav
+from transformer_jax.data.speech.wav import WHOLE, Segment, Waveform, read_wav
 
 __all__ = [
     "SUFFIXES",
@@ -95,30 +96,39 @@ class FeatureStatistics(NamedTuple):
 
 
 def read_features(
-    path: str | os.PathLike[str], audio: AudioConfig, where: str = ""
+    path: str | os.PathLike[str], audio: AudioConfig, where: str = "", segment: Segment = WHOLE
 ) -> tuple[Float32[np.ndarray, "T F"], bytes]:
-    """Reads the features of a recording, and the bytes of its file.
+    """Reads the features of a recording, and the SHA-256 of its file or of its segment's samples.
 
     Args:
         path: A ``.wav`` file, whose log-mel frames are computed; or features ``[T, F]`` as
             ``.npy``, or as the only array or the array ``features`` of an ``.npz`` file.
         audio: Settings of frames computed from waveforms.
         where: The line that lists the file, for messages, such as ``train.tsv:3: ``.
+        segment: The part of a ``.wav`` file to read; the rest of the file is not loaded.
 
     Raises:
         DataError: The file is missing, damaged or of another kind, has another sample rate, is
-            shorter than a frame, or contains NaN or infinity.
+            shorter than a frame or than the segment, or contains NaN or infinity.
     """
-    name = f"{where}{path}"
-    if Path(path).suffix.lower() not in SUFFIXES:
+    name, suffix = f"{where}{path}", Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
         raise DataError(f"{name}: the name ends in none of {', '.join(SUFFIXES)}")
     try:
+        if segment != WHOLE:
+            name = f"{name} ({segment})"
+            with open_file(path) as file:
+                if not file.seekable():
+                    raise DataError(f"{name}: it is a pipe; a file is needed")
+                waveform = read_wav(file, name, segment)
+            content = waveform.samples.tobytes() + str(waveform.rate).encode()
+            return _frames(waveform, audio, name), hashlib.sha256(content).digest()
         content = read_file(path, _LARGEST_FILE)
     except FileNotFoundError:
         raise DataError(f"{name}: no such file (looked from {Path.cwd()})") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror or error}") from None
-    return decode_features(content, Path(path).suffix.lower(), audio, name), content
+    return decode_features(content, suffix, audio, name), hashlib.sha256(content).digest()
 
 
 def decode_features(
@@ -126,22 +136,27 @@ def decode_features(
 ) -> Float32[np.ndarray, "T F"]:
     """Decodes features from the bytes of a file, see :func:`read_features`."""
     if suffix == ".wav":
-        samples, rate = read_wav(content, name)
-        if rate != audio.sample_rate:
-            if not audio.resample:
-                raise DataError(
-                    f"{name}: {rate:,} samples a second, but {audio.sample_rate:,} are needed: "
-                    f"convert it, or begin a run with --data.audio.resample"
-                )
-            samples = resampled(samples, rate, audio.sample_rate, name)
-        _refuse_nonfinite(samples[:, None], name, "sample")
-        if len(samples) < audio.length:
-            raise DataError(
-                f"{name}: {plural(len(samples), 'sample')}, and a frame has {audio.length:,}: it "
-                f"is empty or too short: leave it out"
-            )
-        return log_mel_frames(samples, audio)
+        return _frames(read_wav(io.BytesIO(content), name), audio, name)
     return check_features(_array(content, suffix, name), name)
+
+
+def _frames(waveform: Waveform, audio: AudioConfig, name: str) -> Float32[np.ndarray, "T F"]:
+    """Returns the log-mel frames of a waveform, resampled if wanted."""
+    samples, rate = waveform
+    if rate != audio.sample_rate:
+        if not audio.resample:
+            raise DataError(
+                f"{name}: {rate:,} samples a second, but {audio.sample_rate:,} are needed: "
+                f"convert it, or begin a run with --data.audio.resample"
+            )
+        samples = resampled(samples, rate, audio.sample_rate, name)
+    _refuse_nonfinite(samples[:, None], name, "sample")
+    if len(samples) < audio.length:
+        raise DataError(
+            f"{name}: {plural(len(samples), 'sample')}, and a frame has {audio.length:,}: it "
+            f"is empty or too short: leave it out"
+        )
+    return log_mel_frames(samples, audio)
 
 
 def check_features(features: np.ndarray, name: str) -> Float32[np.ndarray, "T F"]:

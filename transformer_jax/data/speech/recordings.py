@@ -1,10 +1,10 @@
-"""Recordings and their texts: manifests, and the listed files as arrays of features and ids."""
+"""Recordings and their texts: the data of a run, and the listed files as arrays of features."""
 
 import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,20 +13,14 @@ from jaxtyping import Float32, Int, UInt8
 from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.storage.copies import local_file
-from transformer_jax.core.storage.urls import url_of
 from transformer_jax.core.task_progress import log, tracked
 from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.speech.audio import AudioConfig
-from transformer_jax.data.speech.features import (
-    SUFFIXES,
-    FeatureStatistics,
-    Normalization,
-    read_features,
-)
+from transformer_jax.data.speech.features import FeatureStatistics, Normalization
+from transformer_jax.data.speech.manifest import Recordings, read_manifest
 from transformer_jax.data.store import open_arrays, write_arrays
-from transformer_jax.data.tables import read_jsonl, read_tsv
 from transformer_jax.data.token_file import write_ids
 
 __all__ = [
@@ -57,7 +51,7 @@ class SpeechReadOptions(Configuration, group="data.read"):
 
 @dataclasses.dataclass(frozen=True)
 class SpeechData(Configuration, group="data"):
-    """Manifests of recordings: lines with a path and its text, as .tsv or .jsonl (path, text)."""
+    """Manifests of recordings: paths and texts, as .tsv or .jsonl, also offset and duration."""
 
     train: str | None = None  # training recordings; paths are relative to the manifest
     valid: str | None = None  # validation recordings; without them, a part of training is held out
@@ -77,90 +71,12 @@ class SpeechData(Configuration, group="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class Recordings:
-    """The recordings of a manifest and their texts.
-
-    Attributes:
-        paths: Paths of the files.
-        texts: The transcript of each.
-        name: Name of the manifest.
-        lines: Line number of each.
-    """
-
-    paths: list[str]
-    texts: list[str]
-    name: str
-    lines: list[int]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def where(self, index: int) -> str:
-        """Returns the line that lists a recording, with which messages begin."""
-        return f"{self.name}:{self.lines[index]}: "
-
-    def read(self, index: int, audio: AudioConfig) -> tuple[Float32[np.ndarray, "T F"], bytes]:
-        """Reads the features of a recording and the bytes of its file, as :func:`read_features`."""
-        return read_features(self.paths[index], audio, self.where(index))
-
-    def select(self, indices: Sequence[int], name: str) -> "Recordings":
-        """Selects recordings."""
-        paths, texts = ([side[i] for i in indices] for side in (self.paths, self.texts))
-        return Recordings(paths, texts, name, [self.lines[i] for i in indices])
-
-
-@dataclasses.dataclass(frozen=True)
 class SpeechSplits:
     """All recordings of a run; ``tests`` are by name."""
 
     train: Recordings
     valid: Recordings | None = None
     tests: dict[str, Recordings] = dataclasses.field(default_factory=dict)
-
-
-def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparation()) -> Recordings:
-    """Reads a manifest, with one recording per line; empty lines are skipped.
-
-    Args:
-        path: A ``.tsv`` file of paths and texts, or ``.jsonl`` of objects with ``path`` and
-            ``text``. Paths are relative to its folder. ``.gz`` is unpacked.
-        flag: The setting of the manifest, for messages.
-        prepare: Preparation of texts.
-
-    Raises:
-        ConfigError: The manifest is of another kind.
-        DataError: A line has no path or no text, or lists a file that is missing or of another
-            kind; or there are no lines.
-    """
-    suffix = pathlib.PurePath(path.removesuffix(".gz")).suffix.lower()
-    if suffix not in (".tsv", ".jsonl"):
-        raise ConfigError(f"{flag} {path}: the name of a manifest ends in .tsv or .jsonl")
-    if suffix == ".tsv":
-        rows: Iterator[tuple[str, str]] = read_tsv(path, (1, 2), flag)
-    else:
-        rows = read_jsonl(path, ("path", "text"), flag, "a manifest has path and text")
-    folder, found = os.path.dirname(path), Recordings([], [], path, [])
-    for number, (file, text) in enumerate(rows, 1):
-        if not file and not text:
-            continue
-        for what, given in (("path", file), ("text", text)):
-            if not given.strip():
-                raise DataError(f"{path}:{number}: no {what}: a path, a tab and a text are needed")
-        _check_there(os.path.join(folder, file.strip(" ")), f"{path}:{number}: ")
-        found.paths.append(os.path.join(folder, file.strip(" ")))
-        found.texts.append(prepare.line(text))
-        found.lines.append(number)
-    if not found.paths:
-        raise DataError(f"{path}: no recordings: it is empty")
-    return found
-
-
-def _check_there(path: str, where: str) -> None:
-    """Refuses a file of another kind, and a missing local file, before any is read."""
-    if pathlib.PurePath(path).suffix.lower() not in SUFFIXES:
-        raise DataError(f"{where}{path}: the name ends in none of {', '.join(SUFFIXES)}")
-    if url_of(path) is None and not os.path.exists(path):
-        raise DataError(f"{where}{path}: no such file (looked from {pathlib.Path.cwd()})")
 
 
 def load_recordings(data: SpeechData) -> SpeechSplits:
@@ -186,8 +102,13 @@ def load_recordings(data: SpeechData) -> SpeechSplits:
         tests["test"] = read_manifest(data.test, "data.test", prepare=prepare)
     for path, part in ((data.valid, valid), (data.test, tests.get("test"))):
         if path is not None and part is not None:
-            log(describe_overlap(*(Pairs(one.paths, one.texts, one.name) for one in (train, part))))
+            log(describe_overlap(*map(_as_pairs, (train, part))))
     return SpeechSplits(train, valid, tests)
+
+
+def _as_pairs(recordings: Recordings) -> Pairs:
+    titles = [recordings.title(i) for i in range(len(recordings))]
+    return Pairs(titles, recordings.texts, recordings.name)
 
 
 def _held_out(
@@ -209,7 +130,7 @@ class FeatureStore:
 
     features: Float32[np.ndarray, "total F"]
     offsets: Int[np.ndarray, " ends"]
-    digests: UInt8[np.ndarray, "count 32"]  # SHA-256 of the files
+    digests: UInt8[np.ndarray, "count 32"]  # SHA-256 of the files, or of the samples of segments
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -239,8 +160,9 @@ def build_features(
         recordings: The recordings.
         audio: Settings of frames computed from waveforms.
         width: Values per frame; None is as in the first recording.
-        cache: A folder that keeps the arrays, memory-mapped, under a name made from the paths,
-            sizes and times of the files and from ``audio``. None keeps them in memory.
+        cache: A folder that keeps the arrays, memory-mapped, under a name made from the segments
+            and the paths, sizes and times of the files and from ``audio``. None keeps them in
+            memory.
 
     Raises:
         DataError: A file cannot be read as features, or its frames have another width; the message
@@ -270,7 +192,9 @@ def _key(recordings: Recordings, audio: AudioConfig) -> str:
             status = local_file(path).stat()
         except OSError as error:
             raise DataError(f"{recordings.where(i)}{path}: {error.strerror or error}") from None
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        # The time of the last change of the file's entry: mtime alone can be set at will.
+        stamp = f"{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}"
+        digest.update(f"{path}\0{stamp}\0{recordings.segments[i]!r}\0".encode())
     return digest.hexdigest()[:24]
 
 
@@ -293,18 +217,18 @@ def _read_all(
     """Passes the flat features of each file to ``add``; returns offsets, digests and the width."""
     frames, digests = [], []
     for i in tracked(range(len(recordings)), f"reading the recordings of {recordings.name}"):
-        features, content = recordings.read(i, audio)
+        features, digest = recordings.read(i, audio)
         width = width or features.shape[1]
         if features.shape[1] != width:
             raise _other_width(recordings, i, features.shape[1], width)
         frames.append(len(features))
-        digests.append(np.frombuffer(hashlib.sha256(content).digest(), np.uint8))
+        digests.append(np.frombuffer(digest, np.uint8))
         add(features.reshape(-1))
     return row_offsets(np.array(frames, np.int64)), np.stack(digests), width
 
 
 def _other_width(recordings: Recordings, index: int, found: int, wanted: int) -> DataError:
     return DataError(
-        f"{recordings.where(index)}{recordings.paths[index]}: frames of {found} values, but "
+        f"{recordings.where(index)}{recordings.title(index)}: frames of {found} values, but "
         f"{wanted} are needed, as in the others and the model"
     )

@@ -4,6 +4,10 @@ Programs that write to a pipe cannot go back to fill in sizes. Placeholders (0, 
 similar) therefore mean that the samples extend to the end of the file.
 """
 
+import dataclasses
+import io
+import math
+import os
 import struct
 from typing import NamedTuple
 
@@ -12,14 +16,59 @@ from jaxtyping import Float32
 
 from transformer_jax.core.errors import DataError
 
-__all__ = ["Waveform", "read_wav"]
+__all__ = ["WHOLE", "Segment", "Waveform", "read_wav"]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _MOST_CHANNELS = 64
+_MOST_CHUNKS = 4096
+_LARGEST = 1 << 31  # bytes of samples
 # Writers of streams give the size of the samples as 0, or as about the largest that fits 31 or 32
 # bits, minus a header.
 _PLACEHOLDER = 0x7FFF0000
 _TOLD_APART = 0xFFFFFFFF  # in RF64 files: the size is in the chunk ds64
+_ROUNDING = 0.01  # seconds by which the end of a segment, rounded in its table, may pass the file's
+
+
+class Segment(NamedTuple):
+    """A part of a recording, in seconds.
+
+    Example:
+        >>> str(Segment(1.5, 2.0)), str(Segment(1.5))
+        ('1.5 s to 3.5 s', '1.5 s to its end')
+    """
+
+    offset: float = 0.0
+    duration: float | None = None  # None is to the end
+
+    def __str__(self) -> str:
+        end = "its end" if self.duration is None else f"{self.offset + self.duration:.10g} s"
+        return f"{self.offset:.10g} s to {end}"
+
+    def frames(self, count: int, rate: int) -> tuple[int, int]:
+        """Returns the first frame, and the one after the last, of ``count`` at ``rate`` a second.
+
+        Both times are rounded to the nearest frame, so adjacent segments share none and leave none
+        out. An end less than 10 ms after the last frame, as tables round durations, is the last.
+
+        Raises:
+            ValueError: The segment is not inside the recording, or has no frame.
+
+        Example:
+            >>> Segment(0.5, 0.25).frames(8000, 8000)
+            (4000, 6000)
+        """
+        start = round(self.offset * rate)
+        end = count if self.duration is None else round((self.offset + self.duration) * rate)
+        if start >= count or end > count + math.ceil(_ROUNDING * rate):
+            raise ValueError(
+                f"the recording has {count / rate:.10g} s: correct offset and duration"
+            )
+        if end <= start:
+            raise ValueError("no sample: correct offset and duration")
+        return start, min(end, count)
+
+
+WHOLE = Segment()
 
 
 class Waveform(NamedTuple):
@@ -39,87 +88,122 @@ class _Layout(NamedTuple):
     order: str  # byte order: "<" is little-endian
 
 
-def read_wav(content: bytes, name: str) -> Waveform:
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A file, read in parts."""
+
+    file: io.BufferedIOBase
+    size: int
+
+    def bytes(self, at: int, count: int) -> bytes:
+        """Reads ``count`` bytes, or fewer at the end of the file."""
+        self.file.seek(at)
+        return self.file.read(count)
+
+    def number(self, form: str, at: int) -> int:
+        """Reads a whole number."""
+        return int(struct.unpack(form, self.bytes(at, struct.calcsize(form)))[0])
+
+
+def read_wav(file: io.BufferedIOBase, name: str, segment: Segment = WHOLE) -> Waveform:
     """Reads the waveform of a WAV file, averaged over its channels.
 
     Samples are PCM of 8, 16, 24 or 32 bits, or floating point of 32 or 64 bits. A size left open by
     a program that wrote to a pipe means that the samples extend to the end of the file.
 
     Args:
-        content: The bytes of the file.
+        file: The file, of which only the header and the segment are read.
         name: The name of the file, for messages.
+        segment: The part to read.
 
     Raises:
-        DataError: The file is damaged or truncated, or has samples of another kind.
+        DataError: The file is damaged or truncated, has samples of another kind, or does not
+            contain the segment.
     """
+    source = _Source(file, file.seek(0, os.SEEK_END))
     try:
-        layout, data = _parts(content)
-    except ValueError as error:
+        layout, at, end = _parts(source)
+    except (ValueError, struct.error) as error:
         raise DataError(
             f"{name}: no WAV file that can be read ({error}): convert it to PCM of 16 bits (with "
             f"ffmpeg: -c:a pcm_s16le)"
         ) from None
     frame = layout.width * layout.channels
-    samples = _scaled(data[: len(data) // frame * frame], layout)
+    first, last = 0, (end - at) // frame
+    if segment != WHOLE:
+        try:
+            first, last = segment.frames(last, layout.rate)
+        except ValueError as error:
+            raise DataError(f"{name}: {error}") from None
+    if (last - first) * frame > _LARGEST:
+        raise DataError(
+            f"{name}: {(last - first) * frame:,} bytes of samples, but at most {_LARGEST:,} are "
+            f"allowed: cut the recording"
+        )
+    samples = _scaled(source.bytes(at + first * frame, (last - first) * frame), layout)
     if layout.channels > 1:
         samples = samples.reshape(-1, layout.channels).mean(axis=1, dtype=np.float32)
     return Waveform(np.ascontiguousarray(samples), layout.rate)
 
 
-def _parts(content: bytes) -> tuple[_Layout, memoryview]:
-    """Returns the layout and the bytes of the samples.
+def _parts(source: _Source) -> tuple[_Layout, int, int]:
+    """Returns the layout of the samples, their start and their end in the file.
 
     Raises:
         ValueError: It is not a WAV file, is truncated, or has samples of another kind.
     """
-    magic, kind = content[:4], content[8:12]
+    magic, kind = source.bytes(0, 4), source.bytes(8, 4)
     if magic not in (b"RIFF", b"RIFX", b"RF64", b"BW64") or kind != b"WAVE":
         raise ValueError("it does not begin with RIFF and WAVE")
     order = ">" if magic == b"RIFX" else "<"
     layout, large, at = None, None, 12
-    while at + 8 <= len(content):
-        tag = content[at : at + 4]
-        (size,) = struct.unpack_from(f"{order}I", content, at + 4)
+    for _ in range(_MOST_CHUNKS):
+        if at + 8 > source.size:
+            break
+        tag, size = source.bytes(at, 4), source.number(f"{order}I", at + 4)
         at += 8
         if tag == b"data":
             if layout is None:
                 raise ValueError("samples before their format")
             if size == _TOLD_APART and large is not None:
                 size = large
-            end = _end_of_samples(content, order, at, size)
-            if end > len(content):
+            end = _end_of_samples(source, order, at, size)
+            if end > source.size:
                 raise ValueError(
-                    f"{size:,} bytes of samples by its header, and {len(content) - at:,} are there"
+                    f"{size:,} bytes of samples by its header, and {source.size - at:,} are there"
                 )
-            return layout, memoryview(content)[at:end]
-        if at + size > len(content):
+            return layout, at, end
+        if at + size > source.size:
             break
         if tag == b"fmt ":
-            layout = _layout(content[at : at + size], order)
+            layout = _layout(source.bytes(at, min(size, 64)), order)
         elif tag == b"ds64" and size >= 16:
-            (large,) = struct.unpack_from("<Q", content, at + 8)
+            large = source.number("<Q", at + 8)
         at += size + size % 2
     raise ValueError("it ends before its samples")
 
 
-def _end_of_samples(content: bytes, order: str, start: int, size: int) -> int:
+def _end_of_samples(source: _Source, order: str, start: int, size: int) -> int:
     """Returns the end of the samples: the end of the file if the size is a placeholder."""
-    if size >= _PLACEHOLDER and start + size > len(content):
-        return len(content)
+    if size >= _PLACEHOLDER and start + size > source.size:
+        return source.size
     # A size of 0 is correct if the file ends there, or continues with other chunks.
-    if size == 0 and not _chunks(content, order, start):
-        return len(content)
+    if size == 0 and not _chunks(source, order, start):
+        return source.size
     return start + size
 
 
-def _chunks(content: bytes, order: str, at: int) -> bool:
+def _chunks(source: _Source, order: str, at: int) -> bool:
     """Returns whether chunks fill the rest of the file."""
-    while at + 8 <= len(content):
-        if not all(32 <= byte < 127 for byte in content[at : at + 4]):  # its name; silence is 0
+    for _ in range(_MOST_CHUNKS):
+        if at + 8 > source.size:
+            break
+        # The name of a chunk; silence is 0.
+        if not all(32 <= byte < 127 for byte in source.bytes(at, 4)):
             return False
-        (size,) = struct.unpack_from(f"{order}I", content, at + 4)
+        size = source.number(f"{order}I", at + 4)
         at += 8 + size + size % 2
-    return at in (len(content), len(content) + 1)
+    return at in (source.size, source.size + 1)
 
 
 def _layout(chunk: bytes, order: str) -> _Layout:
@@ -150,7 +234,7 @@ def _layout(chunk: bytes, order: str) -> _Layout:
     raise ValueError(f"samples of {bits} bits")
 
 
-def _scaled(data: memoryview, layout: _Layout) -> Float32[np.ndarray, " N"]:
+def _scaled(data: bytes, layout: _Layout) -> Float32[np.ndarray, " N"]:
     values = np.frombuffer(data, layout.dtype)
     if layout.width == 3:  # to the upper bytes of 32 bits
         wide = np.zeros((len(values) // 3, 4), np.uint8)

@@ -205,7 +205,7 @@ class _ErrorRates:
         tokenizer: Tokenizer,
         evaluation: EvaluationConfig,
     ):
-        self.recordings = [Recording(recordings.paths[i], store.features[i]) for i in read]
+        self.recordings = [Recording(recordings.title(i), store.features[i]) for i in read]
         self.texts = [recordings.texts[i] for i in read]
         self.tokenizer, self.evaluation = tokenizer, evaluation
         self.normalization = store.normalization
@@ -242,11 +242,11 @@ def _all_of(
     for i in np.flatnonzero(features.frames > most).tolist():
         count = plural(int(features.frames[i]), "frame")
         raise DataError(
-            f"{recordings.where(i)}{recordings.paths[i]}: {count}, but the model reads at most "
+            f"{recordings.where(i)}{recordings.title(i)}: {count}, but the model reads at most "
             f"{most:,}: split the recording, or raise "
             f"model.{'positions.' * hasattr(config, 'positions')}max_length"
         )
-    found = [Recording(path, features[i]) for i, path in enumerate(recordings.paths)]
+    found = [Recording(recordings.title(i), features[i]) for i in range(len(recordings))]
     return found, recordings.texts
 
 

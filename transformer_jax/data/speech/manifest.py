@@ -1,0 +1,237 @@
+"""Manifests: tables of recordings, or of segments of recordings, and their texts."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Float32
+from numpy import ndarray
+
+from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.storage.urls import url_of
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.speech.audio import AudioConfig
+from transformer_jax.data.speech.features import SUFFIXES, read_features
+from transformer_jax.data.speech.wav import WHOLE, Segment
+from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.text import read_lines
+
+__all__ = ["Recordings", "read_manifest"]
+
+_PATHS = ("path", "audio_filepath")
+_READ = (*_PATHS, "text", "offset", "duration")
+_COLUMNS = "path (or audio_filepath), text, and if needed offset and duration"
+_SECONDS = "give the segment by offset and duration, in seconds"
+_CHANNELS = "the channels of a recording are averaged: leave it out, or extract the channel"
+# Keys of other programs that select a part of a file.
+_UNUSABLE = {
+    **dict.fromkeys(("start", "end", "begin", "start_time", "end_time", "begin_time"), _SECONDS),
+    **dict.fromkeys(("channel", "channels", "channel_selector"), _CHANNELS),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recordings:
+    """The recordings of a manifest and their texts.
+
+    Attributes:
+        paths: Paths of the files.
+        texts: The transcript of each.
+        name: Name of the manifest.
+        lines: Line number of each.
+        segments: The part of each file that is read.
+    """
+
+    paths: list[str]
+    texts: list[str]
+    name: str
+    lines: list[int]
+    segments: list[Segment]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def where(self, index: int) -> str:
+        """Returns the line that lists a recording, with which messages begin."""
+        return f"{self.name}:{self.lines[index]}: "
+
+    def title(self, index: int) -> str:
+        """Returns the path of a recording, with its segment unless it is the whole file."""
+        segment = self.segments[index]
+        return self.paths[index] + ("" if segment == WHOLE else f" ({segment})")
+
+    def read(self, index: int, audio: AudioConfig) -> tuple[Float32[ndarray, "T F"], bytes]:
+        """Reads the features of a recording and their checksum, as :func:`read_features`."""
+        where, segment = self.where(index), self.segments[index]
+        return read_features(self.paths[index], audio, where, segment)
+
+    def select(self, indices: Sequence[int], name: str) -> "Recordings":
+        """Selects recordings."""
+        pick = lambda values: [values[i] for i in indices]
+        columns = map(pick, (self.lines, self.segments))
+        return Recordings(pick(self.paths), pick(self.texts), name, *columns)
+
+
+class _Row(NamedTuple):
+    """One line of a manifest."""
+
+    number: int
+    path: str
+    text: str
+    segment: Segment
+
+
+def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparation()) -> Recordings:
+    """Reads a manifest, with one recording per line; empty lines are skipped.
+
+    A row with ``offset`` and ``duration``, in seconds, is a segment of its file. Other keys are not
+    read, and named in one line.
+
+    Args:
+        path: A ``.tsv`` file of paths and texts, or with a line of column names before them, or
+            ``.jsonl`` of objects with ``path`` (or ``audio_filepath``) and ``text``. Paths are
+            relative to its folder. ``.gz`` is unpacked.
+        flag: The setting of the manifest, for messages.
+        prepare: Preparation of texts.
+
+    Raises:
+        ConfigError: The manifest is of another kind.
+        DataError: A line has no path or no text, or lists a file that is missing or of another
+            kind, or selects a part of it in another way; or there are no lines.
+    """
+    suffix = pathlib.PurePath(path.removesuffix(".gz")).suffix.lower()
+    if suffix not in (".tsv", ".jsonl"):
+        raise ConfigError(f"{flag} {path}: the name of a manifest ends in .tsv or .jsonl")
+    unread: dict[str, None] = {}
+    table = suffix == ".tsv"
+    read, needed = _jsonl_rows, "a path and a text are needed"
+    if table:
+        read, needed = _tsv_rows, "a path, a tab and a text are needed"
+    folder, found = os.path.dirname(path), Recordings([], [], path, [], [])
+    for row in read(path, flag, unread):
+        for what, given in (("path", row.path), ("text", row.text)):
+            if not given.strip():
+                raise DataError(f"{path}:{row.number}: no {what}: {needed}")
+        file = os.path.join(folder, row.path.strip(" "))
+        _check_there(file, row.segment, f"{path}:{row.number}: ")
+        found.paths.append(file)
+        found.texts.append(prepare.line(row.text))
+        found.lines.append(row.number)
+        found.segments.append(row.segment)
+    if not found.paths:
+        raise DataError(f"{path}: no recordings: it is empty")
+    if unread:
+        log(f"{path}: {'columns' if table else 'keys'} that are not read: {', '.join(unread)}")
+    return found
+
+
+def _jsonl_rows(path: str, flag: str, unread: dict[str, None]) -> Iterator[_Row]:
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if line:
+            row = parse_object(line, path, number)
+            cells = {key: value for key, value in row.items() if value is not None}
+            yield _row(cells, path, number, unread)
+
+
+def _tsv_rows(path: str, flag: str, unread: dict[str, None]) -> Iterator[_Row]:
+    """Yields the rows of a table; its first line may name the columns."""
+    names: list[str] = []
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if not line.strip():
+            continue
+        cells = line.split("\t")
+        if not names:
+            names = _names_of_columns(cells, f"{path}:{number}: ")
+            if names:
+                continue
+            names = ["path", "text"]
+        if len(cells) != len(names):
+            raise DataError(
+                f"{path}:{number}: {len(cells)} column{'s' * (len(cells) != 1)}, but {len(names)} "
+                f"are needed ({', '.join(names)}): name others in a first line, such as "
+                f"path<tab>text<tab>offset<tab>duration"
+            )
+        row: dict[str, object] = {k: v for k, v in zip(names, cells, strict=True) if v.strip()}
+        for key in ("offset", "duration"):
+            if key in row:
+                row[key] = _number(str(row[key]))
+        yield _row({"path": "", "text": ""} | row, path, number, unread)
+
+
+def _names_of_columns(cells: list[str], where: str) -> list[str]:
+    """Returns the names of the columns in a first line; none if it lists a recording.
+
+    Raises:
+        DataError: It is neither, or lacks a column, or names one twice.
+    """
+    names = [cell.strip() for cell in cells]
+    shown = ", ".join(map(repr, names[:8]))
+    if not {*names} & {*_PATHS}:
+        if len(names) > 1 and names[0] and not pathlib.PurePath(names[0]).suffix:
+            raise DataError(
+                f"{where}neither a recording, whose name ends in {', '.join(SUFFIXES)}, nor the "
+                f"names of the columns {_COLUMNS}: found {shown}"
+            )
+        return []
+    if "text" not in names or len({*names}) < len(names):
+        raise DataError(f"{where}the columns {_COLUMNS}, each once, are needed: found {shown}")
+    return names
+
+
+def _number(cell: str) -> object:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def _row(cells: dict[str, object], path: str, number: int, unread: dict[str, None]) -> _Row:
+    """Returns a row of the cells that have a value; ``unread`` collects the names of others.
+
+    Raises:
+        DataError: A cell is missing or of another type, or selects a part in another way.
+    """
+    where = f"{path}:{number}: "
+    for key in cells:
+        if key in _UNUSABLE:
+            raise DataError(f"{where}{key!r} is not read: {_UNUSABLE[key]}")
+        if key not in _READ:
+            unread[key] = None
+    named = [key for key in _PATHS if cells.get(key)]
+    if len({str(cells[key]) for key in named}) > 1:
+        raise DataError(f"{where}path and audio_filepath are different files: give one of them")
+    text = lambda key: text_field(cells, key, path, number, f"a manifest has {_COLUMNS}")
+    offset, duration = (_seconds(cells, key, where) for key in ("offset", "duration"))
+    if duration == 0:
+        raise DataError(f"{where}duration is 0: a number of seconds above 0 is needed")
+    segment = Segment(offset or 0.0, duration)
+    return _Row(number, text(named[0] if named else "path"), text("text"), segment)
+
+
+def _seconds(cells: dict[str, object], key: str, where: str) -> float | None:
+    value = cells.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{where}{key} is {value!r}: a number of seconds is needed")
+    if not 0 <= value <= 1e9 or math.isnan(value):
+        raise DataError(f"{where}{key} is {value:g}: a number of seconds, 0 or more, is needed")
+    return float(value)
+
+
+def _check_there(path: str, segment: Segment, where: str) -> None:
+    """Refuses a file of another kind, and a missing local file, before any is read."""
+    suffix = pathlib.PurePath(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{where}{path}: the name ends in none of {', '.join(SUFFIXES)}")
+    if segment != WHOLE and suffix != ".wav":
+        raise DataError(
+            f"{where}{path}: offset and duration are read of .wav alone: cut the features, and "
+            f"leave both out"
+        )
+    if url_of(path) is None and not os.path.exists(path):
+        raise DataError(f"{where}{path}: no such file (looked from {pathlib.Path.cwd()})")
