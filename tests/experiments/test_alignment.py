@@ -338,7 +338,7 @@ def test_answers_to_conversations_are_learnt_in_their_template(conversations, fi
 @pytest.mark.slow
 @pytest.mark.parametrize("reward", ["file", "run"])
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
-def test_a_policy_learns_from_rewards_of_its_answers(conversations, files, method, reward):
+def test_a_policy_learns_from_rewards_of_its_answers(conversations, files, method, reward, capsys):
     """Row B40: by a function of texts or a reward model of the same template, also resumed."""
     lines = (files / "chats.jsonl").read_text().splitlines()
     asked = [row["messages"] for row in map(json.loads, lines)]
@@ -364,6 +364,12 @@ def test_a_policy_learns_from_rewards_of_its_answers(conversations, files, metho
     if reward == "file":
         assert set(said.read_text().split()) == {messages[-1]["content"] for messages in asked}
     assert len(str(tj_load(run).chat(asked[0], max_new_tokens=2))) <= 2
+    changed = by if reward == "file" else by / "config.json"
+    changed.write_text(changed.read_text() + "\n")
+    capsys.readouterr()
+    assert decoder_only.main(["resume", str(run), *ONE[:2]]) == 3
+    what = "contents of reward.file" if reward == "file" else "settings of reward.run"
+    assert f"the {what} {changed} have changed since the run began" in capsys.readouterr().err
 
 
 def test_conversations_that_cannot_be_learnt_from_are_refused(conversations, base, files, capsys):

@@ -327,6 +327,40 @@ def test_other_data_is_refused(tmp_path):
         trainer(tmp_path, tr_task(train=tr_data("other"))).fit(steps=4)
 
 
+def tr_valid(fingerprint):
+    return {"valid": tr_data(fingerprint), "valid_far": tr_data("far")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"valid": tr_valid("other")}, "the validation data have changed"),
+        ({"valid": {"valid_far": tr_data()}}, r"the validation data \(valid_far\) have changed"),
+        ({"inputs": {"the file reward.py": "b"}}, r"the file reward\.py have changed"),
+    ],
+)
+def test_all_that_a_run_reads_is_the_same_when_it_is_resumed(tmp_path, changed, named):
+    how = {"valid": tr_valid("one"), "inputs": {"the file reward.py": "a"}}
+    trainer(tmp_path, tr_task(**how)).fit(steps=2)
+    with pytest.raises(DataError, match=f"{named} since the run began: restore them, or begin"):
+        trainer(tmp_path, tr_task(**how | changed)).fit(steps=4)
+    # What is not read any more, or only now, has nothing to differ from.
+    trainer(tmp_path, tr_task(valid={"valid": tr_data()})).fit(steps=4)
+
+
+def test_missing_records_are_told_when_a_run_is_resumed(tmp_path, caplog):
+    trainer(tmp_path).fit(steps=2)
+    whole = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    trainer(tmp_path).fit(steps=3)
+    assert "has no records" not in caplog.text
+    (tmp_path / "metrics.jsonl").write_text(whole[0])
+    trainer(tmp_path).fit(steps=4)
+    assert f"{tmp_path}/metrics.jsonl: has no records of steps 2 to 3: it was" in caplog.text
+    (tmp_path / "metrics.jsonl").unlink()
+    trainer(tmp_path).fit(steps=5)
+    assert "has no records of steps 1 to 4: it was removed or cut" in caplog.text
+
+
 def test_weights_that_no_training_wrote_are_refused_before_anything_is_written(tmp_path):
     run = RunDirectory.create(tmp_path / "run")
     run.write(run.config, {})

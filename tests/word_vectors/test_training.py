@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -330,3 +331,35 @@ def test_the_learning_rate_falls_linearly():
         assert report.learning_rate == pytest.approx(0.05 * max(1 - report.progress, 1e-4))
     assert told[-1].progress == 1
     assert all(a.progress < b.progress for a, b in itertools.pairwise(told))
+
+
+@pytest.fixture
+def begun(tmp_path, text):
+    """A training that was stopped after its first epoch."""
+
+    def stop(report, corpus):
+        if report.progress > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.train_word_vectors([text], tmp_path / "cut", training=SMALL, report=stop)
+    return tmp_path / "cut"
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value"),
+    [("training", "seed", 7), ("training", "learning_rate", 0.2), ("text", "min_count", 2)],
+)
+def test_a_training_is_not_resumed_with_other_settings(begun, group, name, value):
+    fields = json.loads((begun / run.CONFIG).read_text())
+    was, fields[group][name] = fields[group][name], value
+    (begun / run.CONFIG).write_text(json.dumps(fields))
+    told = re.escape(f"changed since 1 epoch: {group}.{name} is {value} ({was} before)")
+    with pytest.raises(CheckpointError, match=told):
+        run.resume_word_vectors(begun)
+
+
+def test_a_training_is_not_resumed_on_reordered_lines(begun, text):
+    text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
+    with pytest.raises(CheckpointError, match="words, counts or order have changed since 1 epoch"):
+        run.resume_word_vectors(begun)

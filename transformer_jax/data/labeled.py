@@ -34,6 +34,7 @@ __all__ = [
     "Sentences",
     "SquadAnswer",
     "Tagged",
+    "label_indices",
     "label_names",
     "numbered_labels",
     "open_labeled",
@@ -189,12 +190,36 @@ def place_of(part: Labeled, place: Place) -> str:
 
 def _unseen(part: Labeled, at: Place, what: str, label: str, names: tuple[str, ...]) -> str:
     file, place = part.name.removesuffix(_HELD_OUT), place_of(part, at)
-    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     do = "correct the label, or add such examples to the training file"
     if file != part.name:
         do = "it was held out, so add more such examples, give data.valid, or set " \
              "data.read.validation_size to 0"  # fmt: skip
-    return f"{place}: the {what} {label!r} does not occur in training ({shown}): {do}"
+    return f"{place}: the {what} {label!r} does not occur in training ({_shown(names)}): {do}"
+
+
+def label_indices(part: Labeled, names: Sequence[str]) -> list[int]:
+    """Returns the index of the label of each example, or of the tag of each word.
+
+    Raises:
+        DataError: A label is not one of ``names``; the message has its file and line.
+
+    Example:
+        >>> label_indices(Sentences("example", ["a", "b"], None, ["yes", "no"]), ("no", "yes"))
+        [1, 0]
+    """
+    numbers = {name: i for i, name in enumerate(names)}
+    for place, label in numbered_labels(part):
+        if label not in numbers:
+            what = "tag" if isinstance(part, Tagged) else "class"
+            raise DataError(
+                f"{place_of(part, place)}: the {what} {label!r} is not one of the run "
+                f"({_shown(names)}): have the data changed since the run began? Restore them, or begin a new run"
+            )
+    return [numbers[label] for _, label in numbered_labels(part)]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
 
 
 def numbered_labels(part: Labeled) -> list[tuple[Place, str]]:

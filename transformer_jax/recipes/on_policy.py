@@ -242,7 +242,7 @@ class OnPolicyLearning(Recipe):
         """Returns the task of learning from rewards."""
         from transformer_jax.inference.runs import first_token
         from transformer_jax.recipes.freezing import partition_for
-        from transformer_jax.recipes.rewarding import reward_source
+        from transformer_jax.recipes.rewarding import reward_inputs, reward_source
         from transformer_jax.recipes.tasks.on_policy_task import Learning, PromptRows, from_samples
 
         align, first = run.align, first_token(directory, tokenizer)
@@ -254,7 +254,7 @@ class OnPolicyLearning(Recipe):
             align.sampled, source.reward, align.control, align.updates, source.model
         )
         partition = partition_for(run, tokenizer)
-        return from_samples(
+        task = from_samples(
             data.splits,
             run.model,
             tokenizer,
@@ -263,6 +263,7 @@ class OnPolicyLearning(Recipe):
             partition=partition,
             dropout=True,  # at the rates of the run
         )
+        return dataclasses.replace(task, inputs=reward_inputs(run))
 
     def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
         """Returns the optimizer, whose schedule counts updates instead of steps."""

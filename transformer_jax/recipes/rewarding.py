@@ -1,6 +1,7 @@
 """Rewards of the samples of a run: a function in a Python file, or a reward model."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, command, plural
@@ -15,11 +16,12 @@ from transformer_jax.recipes.initial import Initial
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.recipes.tasks.on_policy_task import reward_prompts
 from transformer_jax.recipes.tasks.rewards import PythonReward, load_reward, model_reward
+from transformer_jax.runs.manifest import file_record
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.on_policy import Reward
 from transformer_jax.training.preference_objectives import FrozenModel
 
-__all__ = ["RewardSource", "check_form", "check_reward", "reward_source"]
+__all__ = ["RewardSource", "check_form", "check_reward", "reward_inputs", "reward_source"]
 
 FLAGS = ("--reward.file", "--reward.run")
 
@@ -132,6 +134,18 @@ def _reward_directory(reward: Any, flag: str = FLAGS[1]) -> RunDirectory:
             f"{command('align', 'reward', '--help')}"
         )
     return directory
+
+
+def reward_inputs(run: Any) -> dict[str, str]:
+    """Returns the checksum of what a run's reward reads again when the run is resumed, by name.
+
+    The parameters of a reward model are stored with the run.
+    """
+    if run.reward.file is not None:
+        name, path = "contents of reward.file", Path(run.reward.file)
+    else:
+        name, path = "settings of reward.run", _reward_directory(run.reward).path / "config.json"
+    return {f"the {name} {path}": str(file_record(path)["sha256"])}
 
 
 def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:

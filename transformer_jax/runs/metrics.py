@@ -165,6 +165,12 @@ class MetricsLog:
         if not writes:
             return
         _warn(path, [line for line in lines if line.record is None])
+        last = max((record["step"] for record in self.history), default=0)
+        if last < start:  # every step before a checkpoint has a record
+            _warn_once(
+                f"{path}: has no records of steps {last + 1} to {start}: it was removed or cut. "
+                f"Training and the best checkpoint do not depend on it; curves lack these steps"
+            )
         check_lock(path.parent)
         self._checked = time.monotonic()
         if tensorboard is not None:

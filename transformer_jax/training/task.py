@@ -53,8 +53,8 @@ class Data(NamedTuple):
         plan: The items of each batch.
         make_batch: Function from the items of a process's rows to arrays with rows as first axis,
             in possibly nested dictionaries.
-        fingerprint: Checksum of the data; a run refuses to resume on data with a different
-            checksum.
+        fingerprint: Checksum of the data; a run refuses to resume on training or validation data
+            with a different checksum. Empty is not compared.
         threads: Number of threads that create training batches, e.g. to decode pictures.
     """
 
@@ -62,6 +62,17 @@ class Data(NamedTuple):
     make_batch: Callable[[Any], Batch]
     fingerprint: str = ""
     threads: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        plan: Any,
+        make_batch: Callable[[Any], Batch],
+        content: Iterable[np.ndarray],
+        threads: int = 1,
+    ) -> "Data":
+        """Returns batches with the checksum of their plan and of the arrays of their content."""
+        return cls(plan, make_batch, fingerprint(plan.fingerprint, content), threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +109,8 @@ class Task:
         settings: A dataclass to store in ``config.json``, or None.
         means: Metrics that are means of other metrics, by name, such as ``valid_loss`` of several
             validation sets.
+        inputs: Checksums of what else the run reads, by name for messages, such as a file with a
+            reward function; a run refuses to resume with different ones.
 
     Raises:
         ConfigError: ``valid`` is no mapping.
@@ -121,10 +134,18 @@ class Task:
     tokenizer: Tokenizer | None = None
     settings: Any = None
     means: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.valid, Mapping):
             raise ConfigError('valid maps names to validation data: give {"valid": data}')
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksums of all data but those of training, by name for messages."""
+        title = lambda name: "the validation data" + (f" ({name})" if name != "valid" else "")
+        held = {title(name): data.fingerprint for name, data in self.valid.items()}
+        return {name: value for name, value in {**held, **self.inputs}.items() if value}
 
 
 def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:

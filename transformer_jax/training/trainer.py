@@ -26,6 +26,7 @@ from transformer_jax.parallel.mesh import is_main_process, make_mesh, sync_globa
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.runs.config_guard import latest_manifest, refuse_weights_alone
+from transformer_jax.runs.data_guard import refuse_changed_data
 from transformer_jax.runs.lock import RunLock, check_lock, holds_lock
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
@@ -169,8 +170,8 @@ class Trainer(Configuration, group="training"):
             ConfigError: Not exactly one of steps and epochs is given.
             CheckpointError: The run's checkpoints are damaged or belong to another model, or
                 processes do not share the directory.
-            DataError: The training data have changed since the run began, or differ between
-                processes.
+            DataError: Training or validation data have changed since the run began, or differ
+                between processes.
             Stopped: Stopped by SIGTERM or SIGINT, after saving.
             NumericsError: Too many consecutive steps were non-finite.
         """
@@ -202,6 +203,7 @@ class Trainer(Configuration, group="training"):
         values = {
             "the checksum of the tokenizer": None if tokenizer is None else tokenizer.sha256,
             "the checksum of the training data": self.task.train.fingerprint,
+            **{f"the checksum of {name}": sum for name, sum in self.task.checksums.items()},
             "the last step": steps,
         }
         check_same(values, "every process must read the same files", DataError)
@@ -292,6 +294,7 @@ class Trainer(Configuration, group="training"):
                 "data": {
                     "fingerprint": task.train.fingerprint,
                     "steps_per_epoch": plan.steps_per_epoch,
+                    "inputs": task.checksums,
                 },
                 "key": key,
             },
@@ -306,9 +309,8 @@ class Trainer(Configuration, group="training"):
             return None
         restored, frozen = found
         manifest, path = restored.manifest, self.run.path
-        if manifest["data"]["fingerprint"] != self.task.train.fingerprint:
-            raise DataError(f"{path}: the training data have changed since the run began")
-        tokenizer = self.task.tokenizer
+        tokenizer, task = self.task.tokenizer, self.task
+        refuse_changed_data(path, manifest["data"], task.train.fingerprint, task.checksums)
         if tokenizer is not None and manifest["tokenizer"] != tokenizer.sha256:
             raise CheckpointError(f"{path}: tokenizer.json has changed since the run began")
         if manifest["key"]["impl"] != _impl():

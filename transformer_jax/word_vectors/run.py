@@ -29,6 +29,7 @@ __all__ = ["CONFIG", "STATE", "resume_word_vectors", "train_word_vectors"]
 
 CONFIG = "config.json"
 STATE = "state.safetensors"  # state after the last finished epoch, until all are finished
+_HASHED = 1 << 24  # ids to hash at a time
 Tell = Callable[[EpochReport, Corpus], None]
 
 
@@ -120,7 +121,7 @@ def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordE
     training = Word2VecConfig(**settings["training"])
     with draft_folder(output / "words") as folder:
         corpus = _read([Path(path) for path in settings["texts"]], text, folder)
-        first, begun = _state(output / STATE, corpus, training)
+        first, begun = _state(output / STATE, corpus, settings)
         began, told = time.monotonic(), []
 
         def tell(one: EpochReport) -> None:
@@ -130,7 +131,7 @@ def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordE
 
         for epochs, tables in train_epochs(corpus, training, begun, first, tell):
             if epochs < training.epochs:
-                _save(output / STATE, corpus, tables, epochs)
+                _save(output / STATE, corpus, settings, tables, epochs)
         vectors = np.asarray(jax.device_get(tables.inputs))
         seconds = time.monotonic() - began
     embeddings = WordEmbeddings(corpus.words, vectors)
@@ -175,25 +176,57 @@ def _fingerprint(corpus: Corpus) -> str:
     return told.hexdigest()
 
 
-def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, Tables]:
-    """Returns the number of finished epochs, and the tables after them."""
+def _order(corpus: Corpus) -> str:
+    """Returns a fingerprint of the words in their order, as ids."""
+    told = hashlib.sha256()
+    for start in range(0, len(corpus.ids), _HASHED):
+        told.update(np.ascontiguousarray(corpus.ids[start : start + _HASHED]))
+    return told.hexdigest()
+
+
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that change the vectors, by dotted name."""
+    return {
+        f"{group}.{name}": value
+        for group in ("text", "training")
+        for name, value in settings[group].items()
+    }
+
+
+def _state(path: Path, corpus: Corpus, settings: Mapping[str, Any]) -> tuple[int, Tables]:
+    """Returns the number of finished epochs, and the tables after them.
+
+    Raises:
+        CheckpointError: The state is damaged, or the settings or the texts have changed since.
+    """
     if not path.exists():
-        return 0, initial_tables(len(corpus.words), training)
+        return 0, initial_tables(len(corpus.words), Word2VecConfig(**settings["training"]))
+    text = lambda name: bytes(found[name]).decode()
     try:
         found = load(read_file(path))
-        epochs, corpus_of = int(found["epochs"]), bytes(found["corpus"]).decode()
+        epochs, corpus_of = int(found["epochs"]), text("corpus")
         tables = Tables(jnp.asarray(found["inputs"]), jnp.asarray(found["outputs"]))
-        if "digest" in found and bytes(found["digest"]).decode() != _digest(found):
+        if "digest" in found and text("digest") != _digest(found):
             raise ValueError("its checksum differs")
+        # States of earlier versions have neither.
+        order = text("order") if "order" in found else None
+        said = json.loads(text("settings")) if "settings" in found else {}
     except OSError as error:
         why = error.strerror or error
         raise CheckpointError(f"{path}: cannot be read: {why}") from None
     except (KeyError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}; train again") from None
-    if corpus_of != _fingerprint(corpus):
+    since, now = plural(epochs, "epoch"), _settings(settings)
+    if changed := [name for name, was in said.items() if now.get(name) != was]:
+        told = ", ".join(f"{name} is {now.get(name)} ({said[name]} before)" for name in changed)
         raise CheckpointError(
-            f"{path}: belongs to other texts: their words or counts have changed since "
-            f"{plural(epochs, 'epoch')}; restore them, or train again"
+            f"{path.with_name(CONFIG)}: changed since {since}: {told}: change it back, or train "
+            f"again"
+        )
+    if corpus_of != _fingerprint(corpus) or order not in (None, _order(corpus)):
+        raise CheckpointError(
+            f"{path}: belongs to other texts: their words, counts or order have changed since "
+            f"{since}; restore them, or train again"
         )
     return epochs, tables
 
@@ -207,10 +240,14 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> str:
     return told.hexdigest()
 
 
-def _save(path: Path, corpus: Corpus, tables: Tables, epochs: int) -> None:
+def _save(
+    path: Path, corpus: Corpus, settings: Mapping[str, Any], tables: Tables, epochs: int
+) -> None:
     arrays = {name: np.asarray(jax.device_get(x)) for name, x in tables._asdict().items()}
     arrays["epochs"] = np.array(epochs)
-    arrays["corpus"] = np.frombuffer(_fingerprint(corpus).encode(), np.uint8)
+    texts = {"corpus": _fingerprint(corpus), "order": _order(corpus)}
+    texts["settings"] = json.dumps(_settings(settings))
+    arrays |= {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
     arrays["digest"] = np.frombuffer(_digest(arrays).encode(), np.uint8)
     _write(path, save(arrays))
 

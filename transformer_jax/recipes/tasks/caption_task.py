@@ -31,7 +31,7 @@ from transformer_jax.recipes.tasks.translation_task import decode_texts
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 
 __all__ = [
     "CaptionBatches",
@@ -225,10 +225,8 @@ def _examples(
         tokens, lengths = pad_rows(target, places, length, tokenizer.pad)
         return {"inputs": {"images": images}, "target": tokens, "lengths": lengths}
 
-    if not shuffle:
-        return Data(plan, make)
     content = [*store.parts(), part.rows, target.ids]
-    return Data(plan, make, fingerprint(plan.fingerprint, content), threads=2)
+    return Data.of(plan, make, content, threads=2 if shuffle else 1)
 
 
 @dataclasses.dataclass(frozen=True)

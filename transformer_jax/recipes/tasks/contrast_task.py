@@ -31,7 +31,7 @@ from transformer_jax.recipes.tasks.scores import table
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 
 __all__ = ["Towers", "contrast"]
 
@@ -140,7 +140,7 @@ def _pairs(
         return {"images": images, **texts, "captions": captions(indices)}
 
     content = [*store.parts(), part.rows, np.asarray(examples.store.ids)]
-    return Data(plan, make, fingerprint(plan.fingerprint, content), threads=2)
+    return Data.of(plan, make, content, threads=2)
 
 
 class _Captions:

@@ -18,7 +18,7 @@ from transformer_jax.recipes.tasks.language_model_task import as_documents
 from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
 from transformer_jax.recipes.tasks.settings import LengthSettings
 from transformer_jax.training import objectives
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["denoising"]
@@ -70,11 +70,12 @@ def denoising(
     store = build_sentence_store(splits.train, tokenizer, cache, blanks=True)
     plan, valid = plan_of(store, True), {}
     if splits.valid is not None:
-        held = plan_of(build_sentence_store(splits.valid, tokenizer, cache, blanks=True), False)
-        valid["valid"] = Data(held, held.make)
+        rest = build_sentence_store(splits.valid, tokenizer, cache, blanks=True)
+        held = plan_of(rest, False)
+        valid["valid"] = Data.of(held, held.make, [rest.ids])
     return Task(
         model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
-        train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
+        train=Data.of(plan, _batches(plan, store), [store.ids]),
         objective=objectives.sequence_to_sequence(tokenizer.bos),
         valid=valid,
         flops=lambda batch: training_flops(

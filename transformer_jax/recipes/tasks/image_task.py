@@ -31,7 +31,7 @@ from transformer_jax.recipes.tasks.settings import ImageTask
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 
 __all__ = [
     "ImageBatching",
@@ -164,7 +164,7 @@ def label_numbers(part: ImageTable, labels: Sequence[str]) -> Int[np.ndarray, " 
             shown = ", ".join(map(repr, labels[:20])) + (", ..." if len(labels) > 20 else "")
             raise DataError(
                 f"{part.where(index)}: the label {text!r} is not among the training labels "
-                f"({shown}): correct it, or add training pictures with it"
+                f"({shown}): correct it, or begin a new run with training pictures that have it"
             )
     return np.array([numbers[text] for text in part.texts], np.int32)
 
@@ -206,9 +206,9 @@ def _data(
         indices, images = store.of_items(items, part.rows, change)
         return {"images": images, "labels": np.where(indices < 0, -1, numbers[indices])}
 
-    sum_of = fingerprint(plan.fingerprint, [numbers, part.rows, *store.parts()])
+    content = [numbers, part.rows, *store.parts()]
     threads = 1 if store.decoded and not (change and change.operations) else os.cpu_count() or 1
-    return Data(plan, make, sum_of, min(8, threads))
+    return Data.of(plan, make, content, min(8, threads))
 
 
 def _test(

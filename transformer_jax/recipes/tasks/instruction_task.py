@@ -20,7 +20,7 @@ from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.language_model_task import LanguageModelSettings, Rows
 from transformer_jax.training import objectives
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Chosen", "instruction_tuning", "log_chats"]
@@ -55,13 +55,17 @@ def instruction_tuning(
         seed=rows.seed,
         shuffle=shuffle,
     )
+    data = lambda chosen, plan: Data.of(
+        plan,
+        _batches(chosen[0], rows, tokenizer),
+        [chosen[0].ids, chosen[0].answers, chosen[1]],
+    )
     plan, held = plan_of(train, True), {}
     if valid is not None and len(valid[1]):
-        held["valid"] = Data(plan_of(valid, False), _batches(valid[0], rows, tokenizer))
-    parts = [train[0].ids, train[0].answers, train[1]]
+        held["valid"] = data(valid, plan_of(valid, False))
     return Task(
         model=lambda rngs: Decoder(config, rngs=rngs),
-        train=Data(plan, _batches(train[0], rows, tokenizer), fingerprint(plan.fingerprint, parts)),
+        train=data(train, plan),
         objective=objectives.language_model(),
         valid=held,
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),

@@ -16,7 +16,7 @@ from transformer_jax.data.examples import (
     decoder_template,
     encode_sentences,
 )
-from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
+from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged, label_indices
 from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
@@ -37,7 +37,7 @@ from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [
@@ -114,17 +114,17 @@ def labeled(
     for line in data.overlaps:
         log(line)
     examples = encode(data.train)
-    lengths = examples.examples.store.lengths
-    plan = batching.plan(lengths)
-    ids = [examples.examples.store.ids, examples.targets]
+    batches = lambda made, shuffle: Data.of(
+        batching.plan(made.examples.store.lengths, shuffle=shuffle),
+        made.batches(tokenizer.pad),
+        [made.examples.store.ids, made.targets],
+    )
     valid, evaluate = {}, None
     measured = _LabeledScores(
         tokenizer, kind=kind, labels=labels, length=length, stride=stride, template=template
     )
     if data.valid is not None:
-        held = encode(data.valid)
-        held_plan = batching.plan(held.examples.store.lengths, shuffle=False)
-        valid["valid"] = Data(held_plan, held.batches(tokenizer.pad))
+        valid["valid"] = batches(encode(data.valid), False)
         evaluate = functools.partial(_evaluate, measured, data.valid)
     outputs = {"regress": 1, "qa": 2}.get(kind, len(labels))
     head: Any = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
@@ -132,7 +132,7 @@ def labeled(
     names = (f"valid_{name}" for name in measures_of(kind, labels))
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
-        train=Data(plan, examples.batches(tokenizer.pad), fingerprint(plan.fingerprint, ids)),
+        train=batches(examples, True),
         objective=OBJECTIVES[kind](),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
@@ -260,7 +260,6 @@ def _encode(
     template: SpecialTokensTemplate | None,
 ) -> _Encoded:
     """Returns examples and labels as numbers, and a summary line."""
-    numbers = {name: i for i, name in enumerate(labels)}
     if isinstance(part, Sentences):
         examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)
         unknown = describe_unknown(part.name, Side("", examples.store.ids, _texts(part), tokenizer))
@@ -268,13 +267,13 @@ def _encode(
         log(f"{part.name}: {plural(len(part), 'example')}{truncated}{unknown}")
         if kind == "regress":
             return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
-        return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))
+        return _Encoded(examples, np.array(label_indices(part, labels), np.int32))
     if isinstance(part, Tagged):
         tagged = encode_tagged(part.words, tokenizer, length)
         store = tagged.examples.store
         targets = np.full(len(store.ids), -1, np.int32)
         rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
-        tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
+        tags = np.array(label_indices(part, labels), np.int32)
         targets[store.offsets[rows] + tagged.word_starts.ids] = tags
         unknown = describe_unknown(part.name, Side("", store.ids, _texts(part), tokenizer))
         log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}{unknown}")

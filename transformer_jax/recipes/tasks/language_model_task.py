@@ -28,7 +28,7 @@ from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.training import objectives
 from transformer_jax.training.step import Objective, Sums
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
@@ -85,18 +85,16 @@ def language_model(
     """
     splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
     store = build_text_store(splits.train, tokenizer, cache, ends=ends)
-    plan = rows.plan(store)
+    batches = lambda store, plan: Data.of(plan, _batches(store, rows, tokenizer), [store.ids])
     valid, evaluated = {}, None
     if splits.valid is not None:
         held = build_text_store(splits.valid, tokenizer, cache, ends=ends)
-        valid["valid"] = Data(rows.plan(held, shuffle=False), _batches(held, rows, tokenizer))
+        valid["valid"] = batches(held, rows.plan(held, shuffle=False))
         characters = max(held.counts["characters"], 1)
         evaluated = _with_bits(len(held.ids) / math.log(2) / characters)
     return Task(
         model=lambda rngs: Decoder(config, rngs=rngs),
-        train=Data(
-            plan, _batches(store, rows, tokenizer), fingerprint(plan.fingerprint, [store.ids])
-        ),
+        train=batches(store, rows.plan(store)),
         objective=objectives.language_model(),
         valid=valid,
         eval_objective=evaluated,

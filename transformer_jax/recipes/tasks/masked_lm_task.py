@@ -24,7 +24,7 @@ from transformer_jax.recipes.tasks.language_model_task import as_documents
 from transformer_jax.recipes.tasks.settings import LengthSettings
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["build_sentence_store", "masked_lm", "pretraining_plan"]
@@ -78,12 +78,13 @@ def masked_lm(
     store = build_sentence_store(splits.train, tokenizer, cache)
     plan, valid = plan_of(store, True), {}
     if splits.valid is not None:
-        held = plan_of(build_sentence_store(splits.valid, tokenizer, cache), False)
-        valid["valid"] = Data(held, held.make)
+        rest = build_sentence_store(splits.valid, tokenizer, cache)
+        held = plan_of(rest, False)
+        valid["valid"] = Data.of(held, held.make, [rest.ids])
     pairs = masking.sentence_objective
     return Task(
         model=lambda rngs: EncoderForMaskedLM(config, next_sentence=pairs != "none", rngs=rngs),
-        train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
+        train=Data.of(plan, _batches(plan, store), [store.ids]),
         objective=objectives.masked_lm(sentence_objective=pairs),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), Metric("valid_mlm_accuracy", "higher")),

@@ -26,7 +26,7 @@ from transformer_jax.training import on_policy
 from transformer_jax.training.on_policy import FIXED, KLControl, Reward
 from transformer_jax.training.preference_objectives import FrozenModel, beside_reference
 from transformer_jax.training.settings import OnPolicy
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 
 __all__ = ["Learning", "PromptRows", "from_samples", "reward_prompts"]
 
@@ -71,7 +71,7 @@ class PromptRows:
             arrays["counted"] = (rows < len(ids)).astype(np.float32)
         plan = ArrayPlan(len(arrays["tokens"]), self.batch_size, self.seed, shuffle)
         made = lambda rows: {name: array[rows] for name, array in arrays.items()}
-        return Data(plan, made, fingerprint(plan.fingerprint, list(arrays.values())))
+        return Data.of(plan, made, arrays.values())
 
     def _ids(self, prompts: Preferences, tokenizer: Tokenizer) -> list[list[int]]:
         """Returns the ids of prompts; logs a note if some are truncated."""

@@ -46,7 +46,7 @@ from transformer_jax.training.batches import put_batch
 from transformer_jax.training.preference_objectives import rewards
 from transformer_jax.training.state import split
 from transformer_jax.training.step import compile_eval
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 
 __all__ = [
     "Calibration",
@@ -77,7 +77,7 @@ class CompletionRows(Configuration, group="align"):
         arrays = [store.store.ids, store.starts]
         arrays += [] if store.labels is None else [store.labels]
         made = lambda items: store.batch(items, pad)
-        return Data(plan, made, fingerprint(plan.fingerprint, arrays))
+        return Data.of(plan, made, arrays)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ from transformer_jax.recipes.tasks.translation_task import (
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["score_recordings", "shown_scores", "speech_recognition"]
@@ -127,15 +127,14 @@ def speech_recognition(
     plan = batching.plan(store.source_lengths, store.target_lengths)
     limit = learn_length_limit(store.source_lengths, store.target_lengths)
     evaluation = evaluation.completed(limit, data.train.texts)
-    content = [store.features.digests.reshape(-1), store.target.ids]
-    train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, content))
+    train = _data(store, plan, tokenizer.pad)
     valid, evaluate = {}, None
     if data.valid is not None:
         held = parts(data.valid)
         kept = stored(held, data.valid)
         batches = validation_batching(batching, kept.source_lengths, kept.target_lengths)
         order = batches.plan(kept.source_lengths, kept.target_lengths, shuffle=False)
-        valid["valid"] = Data(order, _batches(kept, tokenizer.pad))
+        valid["valid"] = _data(kept, order, tokenizer.pad)
         if evaluation.sentences:
             # All sources that fit the model, even if longer than in training.
             most = config.max_length * config.features.stacked_frames
@@ -190,8 +189,9 @@ def _store(
     return store
 
 
-def _batches(store: SpeechStore, pad: int) -> Callable[[Any], dict[str, Any]]:
-    return lambda items: make_speech_batch(store, items.indices, items.S, items.T, pad)
+def _data(store: SpeechStore, plan: Any, pad: int) -> Data:
+    make = lambda items: make_speech_batch(store, items.indices, items.S, items.T, pad)
+    return Data.of(plan, make, [store.features.digests.reshape(-1), store.target.ids])
 
 
 class _ErrorRates:

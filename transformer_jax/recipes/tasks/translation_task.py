@@ -13,7 +13,7 @@ from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.languages import DEFAULT_DIRECTION
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.pairs import collect
-from transformer_jax.data.plan import Batching, BatchPlan
+from transformer_jax.data.plan import Batching
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
@@ -35,7 +35,7 @@ from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
-from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 if TYPE_CHECKING:
@@ -123,11 +123,10 @@ def translation(
     check_restored(splits.train.name, splits.train.targets, tokenizer)
     store = _encode(splits.train, tokenizer, read, cache)
     plan = plan_of(store, splits.train, batching, data.languages.temperature)
-    ids = [store.source.ids, store.target.ids]
     limit = learn_length_limit(store.source_lengths, store.target_lengths)
     directions = splits.train.directions
     evaluation = evaluation.completed(limit, None if directions else splits.train.targets)
-    train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
+    train = _data(store, plan, tokenizer.pad)
     valid, evaluate = {}, None
     if splits.valid is not None:
         encode = functools.partial(_encode, tokenizer=tokenizer, read=read, cache=cache)
@@ -189,8 +188,9 @@ def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path |
     return store
 
 
-def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]]:
-    return lambda items: make_batch(store, items.indices, items.S, items.T, pad)
+def _data(store: PairStore, plan: Any, pad: int) -> Data:
+    make = lambda items: make_batch(store, items.indices, items.S, items.T, pad)
+    return Data.of(plan, make, [store.source.ids, store.target.ids])
 
 
 def _validation(stores: Mapping[str, PairStore], batching: Batching, pad: int) -> dict[str, Data]:
@@ -203,8 +203,8 @@ def _validation(stores: Mapping[str, PairStore], batching: Batching, pad: int) -
     batching = validation_batching(batching, source, target)
     whole = batching.plan(source, target, shuffle=False)
     return {
-        f"valid{name}": Data(
-            whole.with_lengths(store.source_lengths, store.target_lengths), _batches(store, pad)
+        f"valid{name}": _data(
+            store, whole.with_lengths(store.source_lengths, store.target_lengths), pad
         )
         for name, store in stores.items()
     }
