@@ -213,7 +213,8 @@ def label_indices(part: Labeled, names: Sequence[str]) -> list[int]:
             what = "tag" if isinstance(part, Tagged) else "class"
             raise DataError(
                 f"{place_of(part, place)}: the {what} {label!r} is not one of the run "
-                f"({_shown(names)}): have the data changed since the run began? Restore them, or begin a new run"
+                f"({_shown(names)}): have the data changed since the run began? Restore "
+                f"them, or begin a new run"
             )
     return [numbers[label] for _, label in numbered_labels(part)]
 
