@@ -528,7 +528,7 @@ def test_a_ready_file_is_kept_as_it_is_and_roles_it_lacks_are_left_out(tmp_path)
 
 @pytest.mark.parametrize(("files", "what"), [
     ({}, "has no tokenizer.json, vocabulary or SentencePiece model"),
-    ({"tokenizer__json": "{}"}, r"tokenizer\.json: is damaged or not a tokenizer"),
+    ({"tokenizer__json": "{}"}, r"tokenizer\.json: not a usable tokenizer\.json"),
     ({"tokenizer__json": b"\xff"}, "not UTF-8 at byte 0"),
     ({"tokenizer_config__json": "[" * 100_000}, "not JSON"),
     ({"tokenizer_config__json": "[]"}, "not a JSON object"),

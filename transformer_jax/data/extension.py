@@ -12,6 +12,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.backends import SENTINEL
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer_files.opening import open_backend
 from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY
 from transformer_jax.data.tokenizer_parts import ROLES
 
@@ -121,7 +122,7 @@ def check_extensible(tokenizer: Tokenizer, count: int) -> None:
 
 def _words(tokenizer: Tokenizer, texts: Iterable[str], reserved: Iterable[str]) -> Words:
     """Counts words of several tokens; reserved tokens and those of bytes are not part of words."""
-    backend = tokenizers.Tokenizer.from_str(tokenizer.text)
+    backend = open_backend(tokenizer.text)
     backend.encode_special_tokens = True
     apart = {*reserved, *(name for name in backend.get_vocab() if _BYTE.fullmatch(name))}
     # SentencePiece and a vocabulary of bytes do not split texts, but mark the blanks.

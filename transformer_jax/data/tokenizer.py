@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import numpy as np
-import tokenizers
 from jaxtyping import Bool
 from tokenizers import normalizers
 
@@ -20,6 +19,7 @@ from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import LanguageTags
 from transformer_jax.data.preparation import TextNormalization, compose
+from transformer_jax.data.tokenizer_files.opening import guarded, open_backend
 from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY, TokenizerKind
 from transformer_jax.data.tokenizer_parts import (
     ROLES,
@@ -37,6 +37,7 @@ from transformer_jax.data.tokenizer_parts import (
     template_of,
     text_normalization,
     trimmed,
+    vocabulary_size,
 )
 
 __all__ = [
@@ -116,13 +117,11 @@ class Tokenizer:
                 ids (Marian).
 
         Raises:
-            DataError: There is no token that ends sentences, or a named token is missing; or
-                targets have different ids.
-            Exception: The text is not a tokenizer's; ``load_tokenizer`` raises DataError instead.
+            DataError: The text is not a tokenizer's, or exceeds the limits of
+                :mod:`.tokenizer_files.limits`; there is no token that ends sentences; a named token
+                is missing; or targets have different ids.
         """
-        backend = tokenizers.Tokenizer.from_str(text)
-        backend.no_truncation()
-        backend.no_padding()
+        backend = open_backend(text)
         self.text, self.special = text, dict(special or {})
         # Not part of the file: text that spells out special tokens stays text.
         backend.encode_special_tokens = True
@@ -134,7 +133,7 @@ class Tokenizer:
                 f"the tokenizer has no token that ends a sentence (looked for "
                 f"{', '.join(ROLES['eos'])}): name it with special={{'eos': ...}}"
             )
-        self.vocab_size = max(vocab.values()) + 1
+        self.vocab_size = vocabulary_size(vocab)
         self.roles = frozenset(found)
         self.eos = found["eos"]
         self.end_tokens = end_ids(vocab, self.eos, self.special)
@@ -157,7 +156,8 @@ class Tokenizer:
         self.normalization = text_normalization(backend)
         self._characters = character_ids(text)
         self._skipped = skipped_ids(text)
-        self.template = template_of(backend)
+        with guarded():
+            self.template = template_of(backend)
         self.prefix_ids, between, self.suffix_ids = self.template or SpecialTokensTemplate(
             (), (), ()
         )
@@ -177,7 +177,8 @@ class Tokenizer:
             texts = [compose(text) for text in texts] if self.normalization == "nfc" else texts
             raw = [np.frombuffer(text.encode("utf-32-le"), "<u4") for text in texts]
             return [self._only_text(self._characters[row].tolist()) for row in raw]
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        with guarded():
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._only_text(encoding.ids) for encoding in encodings]
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
@@ -191,9 +192,9 @@ class Tokenizer:
             [(0, 1), (1, 2), (1, 2)]
         """
         found = []
-        for text, encoding in zip(
-            texts, self._backend.encode_batch(list(texts), add_special_tokens=False), strict=True
-        ):
+        with guarded():
+            encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        for text, encoding in zip(texts, encodings, strict=True):
             ids, spans = encoding.ids, [self._span(text, *span) for span in encoding.offsets]
             if not self._never_text.isdisjoint(ids):
                 kept = [(self._only_text([id]), span) for id, span in zip(ids, spans, strict=True)]
@@ -215,9 +216,10 @@ class Tokenizer:
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """Decodes many rows of ids, without special tokens."""
         kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
-        if self._skipped is None:  # nothing is lost
-            return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
-        return [self._decode_bytes(ids, self._skipped) for ids in kept]
+        with guarded():
+            if self._skipped is None:  # nothing is lost
+                return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
+            return [self._decode_bytes(ids, self._skipped) for ids in kept]
 
     def _decode_bytes(self, ids: list[int], skipped: frozenset[int]) -> str:
         """Decodes ids, some of which may be single bytes."""
@@ -227,7 +229,8 @@ class Tokenizer:
     def normalize(self, text: str) -> str:
         """Applies the file's normalizer, which changes text before it is split into tokens."""
         normalizer = self._backend.normalizer
-        return text if normalizer is None else str(normalizer.normalize_str(text))
+        with guarded():
+            return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns a readable name for each id, for example for the axes of a plot."""
@@ -386,14 +389,8 @@ def load_tokenizer(
             f"is damaged: its sha256 begins {found[:12]}, and should {sha256[:12]}"
         )
     try:
-        text, *others = (part.decode("utf-8") for part in raw)
-        tokenizer = Tokenizer(text, special, *others)
-        # A loaded tokenizer may still fail at the first text, or name ids that it cannot convert
-        # back.
-        tokenizer.decode(tokenizer.encode("A probe, 1 2."))
+        with guarded("not a usable tokenizer.json"):
+            text, *others = (part.decode("utf-8") for part in raw)
+        return Tokenizer(text, special, *others)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # the library raises bare Exception
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: not a usable tokenizer.json: {reason}") from None
-    return tokenizer

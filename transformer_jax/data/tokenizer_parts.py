@@ -14,6 +14,7 @@ import tokenizers
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.backends import SENTINEL
 from transformer_jax.data.preparation import TextNormalization
+from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY
 
 __all__ = [
     "ROLES",
@@ -31,6 +32,7 @@ __all__ = [
     "template_of",
     "text_normalization",
     "trimmed",
+    "vocabulary_size",
 ]
 
 _COMPOSING = {"type": "Sequence", "normalizers": [{"type": "NFC"}]}
@@ -239,6 +241,26 @@ def role_ids(vocab: Mapping[str, int], given: SpecialNames) -> dict[str, int]:
                 found[role] = vocab[name]
                 break
     return found
+
+
+def vocabulary_size(vocab: Mapping[str, int]) -> int:
+    """Returns the largest id plus one.
+
+    Args:
+        vocab: Ids by token.
+
+    Raises:
+        DataError: There is no token, or an id is larger than any vocabulary's.
+
+    Example:
+        >>> vocabulary_size({"<unk>": 0, "a": 7})
+        8
+    """
+    size = max(vocab.values(), default=-1) + 1
+    if not 0 < size <= LARGEST_VOCABULARY:
+        last = LARGEST_VOCABULARY - 1
+        raise DataError(f"the tokenizer's last id is {size - 1:,}: 0 to {last:,} are allowed")
+    return size
 
 
 def plain_end(backend: tokenizers.Tokenizer, eos: int, given: SpecialNames) -> frozenset[int]:

@@ -33,9 +33,9 @@ def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) ->
         CheckpointError: The start token does not exist.
         DataError: The languages do not match the vocabulary or the model.
     """
-    import tokenizers
+    from transformer_jax.data.tokenizer_files.opening import open_backend
 
-    backend = tokenizers.Tokenizer.from_str(text)
+    backend = open_backend(text)
     found: dict[str, Any] = {**names, **_by_configuration(folder, backend)}
     kind = folder.fields.values["model_type"]
     settings = read_settings(folder.path)

@@ -10,11 +10,14 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.data.tokenizer_files.limits import longest_replacement
 
 __all__ = ["BLANK", "PieceModel", "SentencePiece", "parse_model", "piece_tokenizer"]
 
 BLANK = "▁"
 _MOST_PIECES = 2_000_000
+_LONGEST_PIECE = 1_000  # characters
+_LONGEST_REPLACEMENT = 100  # characters
 _NORMAL, _UNKNOWN, _USER, _UNUSED, _BYTE = 1, 2, 4, 5, 6
 _KINDS = range(1, 7)
 _COMPOSING = (b"nmt_nfkc", b"nfkc", b"nmt_nfkc_cf", b"nfkc_cf")
@@ -81,6 +84,11 @@ def parse_model(data: bytes) -> PieceModel:
         raise DataError("treats blanks or decoded text in a way that tokenizers does not support")
     if charsmap and not 4 <= struct.unpack("<I", charsmap[:4].ljust(4))[0] <= len(charsmap) - 4:
         raise DataError("is damaged: its table of normalization is truncated")
+    if longest_replacement(charsmap) > _LONGEST_REPLACEMENT:
+        raise DataError(
+            f"normalizes a character to more than {_LONGEST_REPLACEMENT} characters, which no "
+            f"writing needs"
+        )
     return PieceModel(
         pieces,
         kind == 2,
@@ -249,6 +257,8 @@ def _check_pieces(pieces: Sequence[SentencePiece]) -> None:
     for piece in pieces:
         if not piece.text or piece.text.startswith(_HIDDEN) or not math.isfinite(piece.score):
             raise DataError(f"is damaged: {piece.text[:40]!r} is not a piece with a score")
+        if len(piece.text) > _LONGEST_PIECE:
+            raise DataError(f"has a piece of {len(piece.text):,} characters, which is too long")
         if piece.kind not in _KINDS:
             raise DataError(f"is damaged: {piece.text[:40]!r} is of kind {piece.kind}")
         if piece.kind == _USER:

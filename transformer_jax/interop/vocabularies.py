@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.data.tokenizer_files.opening import guarded, open_backend
 from transformer_jax.data.tokenizer_parts import target_file
 from transformer_jax.interop.language_codes import language_tokens
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
@@ -65,9 +66,10 @@ def find_tokenizer(
     settings = read_settings(folder)
     ready = folder / "tokenizer.json"
     target = find_target_tokenizer(folder) if side == "target" else None
-    if target is not None or os.path.lexists(ready):
-        text = read_text(ready) if target is None else target
-        backend = _guarded(ready, lambda: tokenizers.Tokenizer.from_str(text))
+    if target is not None:
+        text, backend = target, open_backend(target)
+    elif os.path.lexists(ready):
+        text, backend = _opened(ready)
     else:
         backend = _converted(*_source(folder, settings), settings)
         text = backend.to_str()
@@ -89,9 +91,7 @@ def find_target_tokenizer(folder: Path) -> str | None:
     """
     ready = target_file(folder / "tokenizer.json")
     if os.path.lexists(ready):
-        text = read_text(ready)
-        _guarded(ready, lambda: tokenizers.Tokenizer.from_str(text))
-        return text
+        return _opened(ready)[0]
     names = ("source.spm", "target.spm", "vocab.json")
     source, target, vocabulary = (folder / name for name in names)
     complete = os.path.lexists(folder / "tokenizer.json") and not os.path.lexists(target)
@@ -102,8 +102,25 @@ def find_target_tokenizer(folder: Path) -> str | None:
     return str(_converted(target, convert, settings).to_str())
 
 
+def _opened(path: Path) -> tuple[str, tokenizers.Tokenizer]:
+    """Reads a ``tokenizer.json``; returns its content and the tokenizer."""
+    text = read_text(path)
+    try:
+        return text, open_backend(text)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
 def _converted(path: Path, convert: _Convert, settings: Settings) -> tokenizers.Tokenizer:
-    return _guarded(path, lambda: _surround(_complete(convert(), settings), settings))
+    """Returns a working tokenizer by ``convert``; errors are one line with the name of the file."""
+    try:
+        with guarded("is damaged or not a tokenizer"):
+            backend = _surround(_complete(convert(), settings), settings)
+            backend.decode(backend.encode("A probe, 1 2.").ids)
+            return backend
+    except DataError as error:
+        named = str(error).startswith(str(path.parent))
+        raise DataError(str(error) if named else f"{path}: {error}; {_HELP}") from None
 
 
 def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
@@ -129,23 +146,6 @@ def _source(folder: Path, settings: Settings) -> tuple[Path, _Convert]:
         f"{folder}: has no tokenizer.json, vocabulary or SentencePiece model: copy the files "
         f"of its tokenizer into the folder"
     )
-
-
-def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:
-    """Returns a working tokenizer by ``make``; errors are one line with the name of the file."""
-    try:
-        backend = make()
-        # A tokenizer may still fail at the first text.
-        backend.decode(backend.encode("A probe, 1 2.").ids)
-    except DataError as error:
-        named = str(error).startswith(str(path.parent))
-        raise DataError(str(error) if named else f"{path}: {error}; {_HELP}") from None
-    except BaseException as error:  # the library raises bare Exceptions, and panics
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: is damaged or not a tokenizer: {reason}") from None
-    return backend
 
 
 def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:

@@ -146,7 +146,7 @@ def talk(count, roles=("user", "assistant")):
 def work(monkeypatch):
     """Characters that were rendered and tokenized."""
     counts = {"rendered": 0, "tokenized": 0}
-    render, encode = MarkedRenderer.render, rendered_tokens.tokenizers.Tokenizer.from_str
+    render, encode = MarkedRenderer.render, rendered_tokens.open_backend
 
     def counting(self, messages, **variables):
         counts["rendered"] += sum(len(message["content"]) for message in messages)

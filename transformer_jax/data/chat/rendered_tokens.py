@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tokenizers
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.chat.template import ChatTemplate
 from transformer_jax.data.conversations import Message
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer_files.opening import guarded, open_backend
 
 __all__ = ["MarkedRenderer", "MarkedText", "PartTokenizer", "TextTokens"]
 
@@ -137,10 +137,7 @@ class PartTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        backend = tokenizers.Tokenizer.from_str(tokenizer.text)
-        backend.no_truncation()
-        backend.no_padding()
-        self._backend = backend
+        self._backend = open_backend(tokenizer.text)
         added = json.loads(tokenizer.text).get("added_tokens", ())
         self.special: dict[str, int] = {
             one["content"]: one["id"] for one in added if one.get("special")
@@ -156,7 +153,8 @@ class PartTokenizer:
         parts = [_Parts() for _ in rendered]
         for group in _groups(self._chunks(rendered)):
             texts = [rendered[chunk.number].text[chunk.begin : chunk.end] for chunk in group]
-            encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+            with guarded():
+                encodings = self._backend.encode_batch(texts, add_special_tokens=False)
             for chunk, encoding in zip(group, encodings, strict=True):
                 parts[chunk.number].add(chunk, encoding)
         return [self._join(one.text, found) for one, found in zip(rendered, parts, strict=True)]
@@ -214,8 +212,9 @@ class PartTokenizer:
     def _encode_prefixes(self, texts: Sequence[str]) -> Iterator[list[int]]:
         for first in range(0, len(texts), _AT_ONCE):
             part = list(texts[first : first + _AT_ONCE])
-            for encoding in self._backend.encode_batch_fast(part, add_special_tokens=False):
-                yield encoding.ids
+            with guarded():
+                encodings = self._backend.encode_batch_fast(part, add_special_tokens=False)
+            yield from (encoding.ids for encoding in encodings)
 
     def _prefix(self, text: str, tokens: TextTokens, start: int) -> _Prefix:
         """Returns the end of ``text[:start]``.
