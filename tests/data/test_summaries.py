@@ -52,7 +52,9 @@ def test_every_text_of_what_is_scored_stays(tmp_path):
     assert (len(splits.train), splits.train.empty) == (1, 2)
     for part in (splits.valid, splits.tests["test"]):
         assert part.sources == ["sum: a", "", "sum: c"]
-        assert part.references == [["b"], ["x"], [""]]
+        assert part.references == [["b"], ["x"], []]
+        assert part.with_references == [0, 1]
+        assert part.pairs().targets == part.pairs(every=True).targets == ["b", "x", ""]
         assert part.pairs().without_empty().targets == ["b"]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.sentences import sentences
+from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.evaluation.rouge import check_installed, lead, oracle, rouge_scores
 
 WORDS = [
@@ -121,3 +122,21 @@ def test_without_the_library_the_message_says_how_to_get_it(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"pip install 'transformer-jax\[rouge\]'"):
         check_installed()
+
+
+def test_a_text_without_a_summary_is_summarized_and_not_scored(monkeypatch, capsys):
+    pytest.importorskip("rouge_score", reason="needs rouge-score")
+    from transformer_jax.data.summaries import Summaries
+    from transformer_jax.data.tokenizer import train_tokenizer
+    from transformer_jax.recipes.tasks import summarization_task as task
+
+    texts = Summaries([["It rains."], ["Go."], ["A cat."]], [["It rains."], [], ["A cat."]], "test")
+    monkeypatch.setattr(task, "Translator", lambda *_, **__: None)
+    monkeypatch.setattr(task, "decode_texts", lambda _, sources, __: list(sources))
+    tokenizer = train_tokenizer("bytes", [])
+    search = GenerationConfig(num_beams=1)
+    scores, written = task.score_summaries(None, tokenizer, texts, task.SummaryEvaluation(), search)
+    assert written == ["It rains.", "Go.", "A cat."]
+    assert {found["rouge1"] for found in scores.values()} == {pytest.approx(100)}
+    assert {found["summaries"] for found in scores.values()} == {2}
+    assert "test: 1 of 3 texts without a summary: left out of the scores" in capsys.readouterr().err

@@ -54,7 +54,7 @@ class Summaries:
 
     Attributes:
         parts: The sentences of each text.
-        references: The summaries of each.
+        references: The summaries of each; none for a text that is only to be summarized.
         name: Name of the source, for messages.
         source_prefix: Prefix of every text.
         empty: Number of texts dropped because they, or all their summaries, were empty.
@@ -74,12 +74,20 @@ class Summaries:
         """The texts as the model reads them, each on one line; an empty one stays empty."""
         return [self.source_prefix + " ".join(parts) if parts else "" for parts in self.parts]
 
+    @property
+    def with_references(self) -> list[int]:
+        """The indices of the texts that have a summary."""
+        return [i for i, references in enumerate(self.references) if references]
+
     def pairs(self, *, every: bool = False) -> Pairs:
-        """Returns the texts with their first summary, or with every one, for training."""
+        """Returns the texts with their first summary, or with every one, for training.
+
+        A text without any has an empty one.
+        """
         rows = [
             (source, reference)
             for source, references in zip(self.sources, self.references, strict=True)
-            for reference in (references if every else references[:1])
+            for reference in (references or [""])[: None if every else 1]
         ]
         counts = {"empty": self.empty} if self.empty else {}
         return Pairs([source for source, _ in rows], [one for _, one in rows], self.name, counts)
@@ -180,7 +188,7 @@ def read_summaries(
             empty += not (parts and references)
             if every or (parts and references):
                 texts.append(parts)
-                summaries.append(references or [""])
+                summaries.append(references)
     bad.report(len(texts) + empty)
     unread.report()
     if len(texts) <= empty * every:

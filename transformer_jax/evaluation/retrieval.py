@@ -46,7 +46,8 @@ def recall(
 ) -> list[float]:
     """Returns the fraction of queries with a match among the nearest candidates, for each depth.
 
-    On ties, matches are ranked last, so that equal vectors gain nothing.
+    On ties, matches are ranked last, so that equal vectors gain nothing. A query without any match
+    finds none.
 
     Args:
         queries: A unit vector per query.
@@ -69,9 +70,10 @@ def recall(
         mine = own[start : start + _BLOCK]
         near = queries[start : start + _BLOCK] @ candidates.T
         best = np.where(mine, near, -np.inf).max(1, keepdims=True)
-        places.append(((near >= best) & ~mine).sum(1))
-    before = np.concatenate(places)
-    return [float((before < depth).mean()) for depth in depths]
+        before = ((near >= best) & ~mine).sum(1)
+        places.append(np.where(mine.any(1), before, np.inf))
+    ranks = np.concatenate(places)
+    return [float((ranks < depth).mean()) for depth in depths]
 
 
 def recalls(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from transformer_jax.core.errors import plural
-from transformer_jax.core.task_progress import show_progress
+from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.store import encode_targets
@@ -102,7 +102,7 @@ def summarization(
     )
     measured = None
     if data.valid is not None and evaluation.texts:
-        rows = list(range(min(evaluation.texts, len(data.valid))))
+        rows = data.valid.with_references[: evaluation.texts]
         measured = _SummaryScores(data.valid.select(rows, data.valid.name), tokenizer, evaluation)
     return dataclasses.replace(
         task,
@@ -193,17 +193,22 @@ def score_summaries(
     log_scored(texts.name, plural(len(texts), "text"), tokenizer, **sides)
     translator = Translator(model, tokenizer, search=search)
     written = decode_texts(translator, texts.sources, _LIMIT)
-    pairs = list(zip(texts.parts, texts.references, strict=True))
+    scored = texts.with_references
+    if missing := len(texts) - len(scored):
+        count = f"{missing:,} of {plural(len(texts), 'text')}"
+        log(f"{texts.name}: {count} without a summary: left out of the scores")
+    given = [texts.references[i] for i in scored]
+    pairs = [(texts.parts[i], texts.references[i]) for i in scored]
     tokenize = evaluation.tokenize or choose_words(references)
     rows = {
-        f"model, {plural(search.num_beams, 'beam')}": written,
+        f"model, {plural(search.num_beams, 'beam')}": [written[i] for i in scored],
         f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],
         f"oracle-{evaluation.oracle}": [
             oracle(parts, wanted, most=evaluation.oracle, tokenize=tokenize)
             for parts, wanted in pairs
         ],
     }
-    scores = {name: rouge_scores(found, texts.references, tokenize) for name, found in rows.items()}
+    scores = {name: rouge_scores(found, given, tokenize) for name, found in rows.items()}
     print(_table(scores), flush=True)
     return {name: dataclasses.asdict(found) for name, found in scores.items()}, written
 
