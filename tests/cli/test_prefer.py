@@ -80,6 +80,18 @@ def test_a_rule_chooses_by_its_reward(run_command, run, prompts):
     assert again == rows
 
 
+def test_prompts_without_a_pair_are_counted_by_reason(run_command, run, prompts, monkeypatch):
+    rule = prompts.parent / "rule.py"
+    rule.write_text("def reward(prompt, completion):\n    return 1.0\n")
+    sampling(monkeypatch, ["x", "y"])
+    *_, err, rows = prefer(run_command, run, prompts, "", "--rule", rule)
+    assert not rows
+    assert "0 pairs written; prompts without a pair: empty prompt 1, equal rewards 3" in err
+    *_, err, rows = prefer(run_command, run, prompts, "1\ns\ns\n")
+    assert "1 pair written; prompts without a pair: skipped 2, empty prompt 1" in err
+    assert len(rows) == 1
+
+
 @pytest.mark.slow
 def test_prompts_are_lower_cased_for_a_model_of_lower_cased_text(run_command, run, tmp_path):
     lower, prompts = tmp_path / "lower", tmp_path / "prompts.txt"

@@ -9,8 +9,11 @@ import time
 import pytest
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.files import open_file, read_file
+from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
 from transformer_jax.data.text import read_lines
+from transformer_jax.word_vectors.run import train_word_vectors
 
 
 @pytest.fixture
@@ -72,3 +75,34 @@ def test_nothing_is_left_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     assert list(read_lines(tmp_path / "a.gz")) == ["a", "b"]
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _word_vectors(path, folder):
+    train_word_vectors([path], folder / "vectors")
+
+
+def _lines(path, folder):
+    read_texts(str(path), TextOptions(documents="line"))
+
+
+def _named(path, folder):
+    read_pairs(Files(pairs=(f"de-en={path}",)), ReadOptions(format="jsonl"))
+
+
+def _both_ways(path, folder):
+    read_pairs(Files(pairs=(f"de-en={path}", f"en-de={path}")), ReadOptions(format="tsv"))
+
+
+def _languages(path, folder):
+    with_languages(PairData(pairs=str(path), read=ReadOptions(format="jsonl")))
+
+
+@pytest.mark.parametrize("read", [_word_vectors, _lines, _named, _both_ways, _languages])
+def test_a_pipe_is_refused_where_a_file_is_read_more_than_once(tmp_path, read):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as out:
+        out.write("a\tb\n" * 9)
+    with pytest.raises(DataError, match="a pipe or a device, and this is read more than once: cop"):
+        read(f"/dev/fd/{reader}", tmp_path)
+    os.close(reader)
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """``transformer-jax prefer``: choices between two samples, written as pairs for ``align``."""
 
+import collections
 import dataclasses
 import json
 import os
@@ -69,16 +70,18 @@ class Prefer(SamplingCommand):
         complete = load_sampler(self.run, self.checkpoint, conversational=conversational)
         if begun:
             note(f"{self.output}: continued at prompt {begun + 1} of {len(requests)}")
-        written = 0
+        written, left = 0, collections.Counter[str]()
         with writing("--output", self.output):
             file = appending(self.output)
         with file:
-            for row in self._pairs(complete, requests, begun, choose):
+            for row in self._pairs(complete, requests, begun, choose, left):
                 with writing("--output", self.output):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     file.flush()
                 written += 1
-        note(f"{self.output}: {plural(written, 'pair')} written")
+        why = ", ".join(f"{reason} {count:,}" for reason, count in left.items())
+        counts = f"; prompts without a pair: {why}" if why else ""
+        note(f"{self.output}: {plural(written, 'pair')} written{counts}")
         return 0
 
     def _chooser(self) -> Choose:
@@ -126,8 +129,9 @@ class Prefer(SamplingCommand):
         requests: "list[GenerationRequest]",
         begun: int,
         choose: Choose,
+        left: collections.Counter[str],
     ) -> Iterator[dict[str, Any]]:
-        """Yields the chosen pairs, with the line number of each prompt."""
+        """Yields the chosen pairs, with the line number of each prompt; counts the others."""
         from transformer_jax.data.preferences import prompt_text
 
         size = 1 if self.rule is None else AT_ONCE
@@ -137,6 +141,7 @@ class Prefer(SamplingCommand):
                 for at, request in enumerate(requests[start : start + size], start + 1)
                 if request.messages or request.prompt.strip()
             ]
+            left.update(["empty prompt"] * (len(requests[start : start + size]) - len(part)))
             answers = complete([request for _, request in part])
             for (at, request), found in zip(part, answers, strict=True):
                 shown = prompt_text(request.messages or request.prompt)
@@ -145,13 +150,16 @@ class Prefer(SamplingCommand):
                 if one == two or not one or not two or "\0" in one + two:
                     where = f"prompt {at} of {len(requests)}"
                     note(f"{where}: samples are equal or empty, or hold NUL, skipped")
+                    left["equal or empty samples"] += 1
                     continue
                 if self.rule is None:
                     _show(at, len(requests), shown, one, two)
                 choice = choose(shown, one, two)
                 if choice == "q":
                     return
-                if choice != "s":
+                if choice == "s":
+                    left["skipped" if self.rule is None else "equal rewards"] += 1
+                else:
                     chosen, rejected = (one, two) if choice == "1" else (two, one)
                     yield _prompt(request) | {"chosen": chosen, "rejected": rejected, "line": at}
 

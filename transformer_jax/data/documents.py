@@ -6,7 +6,6 @@ import importlib
 import os
 import pathlib
 import platform
-import stat
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -22,7 +21,7 @@ from transformer_jax.data.document_stream import (
 )
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, table_format, text_field
-from transformer_jax.data.text import local_data, numbered_lines, read_lines
+from transformer_jax.data.text import local_data, numbered_lines, read_lines, refuse_pipe
 from transformer_jax.data.unread import Unread
 
 __all__ = [
@@ -242,11 +241,7 @@ def file_identity(files: list[pathlib.Path], where: str, *options: object) -> st
             raise DataError(f"{where} {file}: cannot be read: {error.strerror or error}") from None
         if file.is_dir():
             raise DataError(f"{where} {file}: this is a folder; a file is needed")
-        if not stat.S_ISREG(said.st_mode):
-            raise DataError(
-                f"{where} {file}: a pipe or a device, and this is read more than once: copy it to "
-                f"a file first"
-            )
+        refuse_pipe(file, where)
         seen.append((str(file.resolve()), said.st_size, said.st_mtime_ns))
     if not any(size for _, size, _ in seen):
         raise DataError(f"{where} {files[0]}: no text: it is empty")

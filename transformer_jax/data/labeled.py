@@ -9,6 +9,7 @@ from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data import tfds
 from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.classes import class_numbers, sort_classes
 from transformer_jax.data.labeled_files import (
     LabeledFormat,
     LabeledOptions,
@@ -171,7 +172,7 @@ def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
             f"{splits.train.name}: all examples have the {what} {found.pop()!r}: at least two "
             f"are needed; is data.read.{option} the right column?"
         )
-    names = _sorted(found)
+    names = sort_classes(found)
     for part in (splits.valid, *splits.tests.values()):
         for place, label in numbered_labels(part) if part is not None else ():
             if label not in found:
@@ -207,7 +208,7 @@ def label_indices(part: Labeled, names: Sequence[str]) -> list[int]:
         >>> label_indices(Sentences("example", ["a", "b"], None, ["yes", "no"]), ("no", "yes"))
         [1, 0]
     """
-    numbers = {name: i for i, name in enumerate(names)}
+    numbers = class_numbers(names)
     for place, label in numbered_labels(part):
         if label not in numbers:
             what = "tag" if isinstance(part, Tagged) else "class"
@@ -230,13 +231,6 @@ def numbered_labels(part: Labeled) -> list[tuple[Place, str]]:
     if isinstance(part, Tagged):
         return [((i, k), tag) for i, tags in enumerate(part.tags) for k, tag in enumerate(tags)]
     return []
-
-
-def _sorted(names: set[str]) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(names, key=lambda name: (float(name), name)))
-    except ValueError:
-        return tuple(sorted(names))
 
 
 def _overlap(train: Labeled, held: Labeled) -> str:

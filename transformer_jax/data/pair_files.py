@@ -16,6 +16,7 @@ from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs, collect, describe_swapped
 from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.text import refuse_pipe
 
 __all__ = [
     "Named",
@@ -140,6 +141,9 @@ def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> P
     """
     parts, first = [], dict[str, Direction]()
     for direction, given in files.items():
+        if _place(given) in first:
+            for one in given.split(","):
+                refuse_pipe(one, where)
         order = first.setdefault(_place(given), direction)
         rows = _rows(direction, order, given, read, where)
         name = f"{where} {direction} ({given})"

@@ -7,10 +7,11 @@ from typing import Literal
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors
-from transformer_jax.data.text import flaw_of, numbered_lines
+from transformer_jax.data.text import flaw_of, numbered_lines, refuse_pipe
 from transformer_jax.data.unread import Unread
 
 __all__ = [
+    "first_object",
     "parse_object",
     "read_jsonl",
     "read_tsv",
@@ -158,7 +159,11 @@ def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
     Args:
         path: The file.
         flag: The setting of the file, for messages.
+
+    Raises:
+        DataError: The file is a pipe, which cannot be read again.
     """
+    refuse_pipe(path, flag)
     bad = BadRows(str(path))
     for number, line in numbered_lines(path, flag, bad):
         if line:

@@ -21,6 +21,7 @@ __all__ = [
     "numbered_lines",
     "open_bytes",
     "read_lines",
+    "refuse_pipe",
 ]
 
 
@@ -229,6 +230,27 @@ def _file_lines(
             raise DataError(f"{path}: the .gz is cut or damaged ({error}): get it again") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def refuse_pipe(path: str | pathlib.Path, flag: str = "") -> None:
+    """Refuses a pipe or a device, for what is read more than once.
+
+    Args:
+        path: The file; if it is missing, opening it gives the reason.
+        flag: The setting of the file, for messages.
+
+    Raises:
+        DataError: It can be read only once.
+    """
+    try:
+        kind = os.stat(path).st_mode
+    except OSError:
+        return
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise DataError(
+            f"{flag} {path}: a pipe or a device, and this is read more than once: copy it to a "
+            f"file first".lstrip()
+        )
 
 
 def check_readable(path: str | pathlib.Path, flag: str = "") -> None:

@@ -160,7 +160,8 @@ def make_bleu(tokenize: str, *, lowercase: bool = False, effective_order: bool =
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise ConfigError(f"tokenize is {tokenize!r}: must be one of {known}")
-    return BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=effective_order)
+    # Without ``force``, it logs three lines about its own flags for texts that end in " .".
+    return BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=effective_order, force=True)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.output_files import Destination, draft_folder
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.files import read_file
-from transformer_jax.data.text import check_readable
+from transformer_jax.data.text import check_readable, refuse_pipe
 from transformer_jax.word_vectors.corpus import Corpus, join_phrases, read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import VECTORS, load_embeddings, save_embeddings
@@ -63,6 +63,7 @@ def train_word_vectors(
     if not texts:
         raise ConfigError("no text files: name one or more to train on")
     for path in texts:
+        refuse_pipe(path)
         check_readable(path)
     there = [name for name in (CONFIG, VECTORS, STATE) if (output / name).exists()]
     if there and not overwrite:

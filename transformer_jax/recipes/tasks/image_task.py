@@ -14,6 +14,7 @@ from jaxtyping import Int
 from transformer_jax.core.config_fields import Amount, Configuration, Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
+from transformer_jax.data.classes import class_numbers, describe_classes, sort_classes
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
@@ -110,7 +111,7 @@ def image_classification(
     form = Pictures(image.image_size, image.num_channels, preprocessing, splits.read.max_pixels)
     stores = open_stores(splits, form, cache)
     batches = functools.partial(_data, labels=labels, batching=batching)
-    for line in splits.overlaps:
+    for line in (*splits.overlaps, *describe_classes(splits.train.name, splits.train.texts)):
         log(line)
     valid = {}
     if splits.valid is not None:
@@ -146,10 +147,7 @@ def picture_labels(splits: ImageSplits) -> tuple[str, ...]:
             f"{splits.train.name}: all pictures have the label {found.pop()!r}: at least two are "
             f"needed; is data.read.text the right column?"
         )
-    try:
-        return tuple(sorted(found, key=lambda name: (float(name), name)))
-    except ValueError:
-        return tuple(sorted(found))
+    return sort_classes(found)
 
 
 def label_numbers(part: ImageTable, labels: Sequence[str]) -> Int[np.ndarray, " count"]:
@@ -158,7 +156,7 @@ def label_numbers(part: ImageTable, labels: Sequence[str]) -> Int[np.ndarray, " 
     Raises:
         DataError: A label is unknown; the message names the picture.
     """
-    numbers = {label: i for i, label in enumerate(labels)}
+    numbers = class_numbers(labels)
     for index, text in enumerate(part.texts):
         if text not in numbers:
             shown = ", ".join(map(repr, labels[:20])) + (", ..." if len(labels) > 20 else "")

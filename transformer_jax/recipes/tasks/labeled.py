@@ -10,13 +10,21 @@ import numpy as np
 
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
+from transformer_jax.data.classes import describe_classes
 from transformer_jax.data.examples import (
     EncodedExamples,
     collate,
     decoder_template,
     encode_sentences,
 )
-from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged, label_indices
+from transformer_jax.data.labeled import (
+    Labeled,
+    LabeledSplits,
+    Sentences,
+    Tagged,
+    label_indices,
+    numbered_labels,
+)
 from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
@@ -111,7 +119,10 @@ def labeled(
         _encode, kind=kind, labels=labels, tokenizer=tokenizer, length=length, stride=stride,
         template=template,
     )  # fmt: skip
-    for line in data.overlaps:
+    given = [label for _, label in numbered_labels(data.train)] if labels else []
+    what = "tag" if kind == "tag" else "class"
+    counted = describe_classes(data.train.name, given, what) if given else []
+    for line in (*data.overlaps, *counted):
         log(line)
     examples = encode(data.train)
     batches = lambda made, shuffle: Data.of(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.classes import class_numbers
 from transformer_jax.data.labeled import (
     Labeled,
     Questions,
@@ -86,7 +87,7 @@ def measure(
 
 
 def _numbers(part: Labeled, labels: Sequence[str]) -> np.ndarray:
-    numbers = {label: i for i, label in enumerate(labels)}
+    numbers = class_numbers(labels)
     given = numbered_labels(part)
     for i, label in given:
         if label not in numbers:

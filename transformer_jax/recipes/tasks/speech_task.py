@@ -34,6 +34,7 @@ from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unk
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.recipes.tasks.translation_task import (
     decode_texts,
+    log_sample,
     regularization,
     step_flops,
     validation_batching,
@@ -225,7 +226,7 @@ class _ErrorRates:
         for name, text, wanted in list(zip(self.recordings, found, self.texts, strict=True))[
             : self.evaluation.shown
         ]:
-            log(f"  recording   {name}\n  reference   {wanted}\n  hypothesis  {text}")
+            log_sample(recording=str(name), reference=wanted, hypothesis=text)
         scores = _scores(found, self.texts, self.evaluation.tokenize)
         return {name: scores[name] for name in ("wer", "cer", "sacrebleu")}
 

@@ -272,12 +272,13 @@ class _Bleu:
 def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
     """Logs the first generated texts, with sources and references."""
     for i in range(min(count, len(texts))):
-        for what, text in (
-            ("source", pairs.sources[i]),
-            ("reference", pairs.targets[i]),
-            ("hypothesis", texts[i]),
-        ):
-            log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
+        log_sample(source=pairs.sources[i], reference=pairs.targets[i], hypothesis=texts[i])
+
+
+def log_sample(**texts: str) -> None:
+    """Logs the texts of one example, each on a line after its name."""
+    for what, text in texts.items():
+        log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
 def decode_pairs(translator: "Translator", pairs: Pairs) -> list[str]:
