@@ -30,6 +30,7 @@ from transformer_jax.interop.peft_modules import (
 from transformer_jax.interop.peft_tables import Leaves, TableChanges
 from transformer_jax.interop.peft_tokens import BEFORE, read_rows
 from transformer_jax.interop.tensor_layouts import from_hf
+from transformer_jax.interop.wrapped_names import unwrapped_names
 from transformer_jax.models.lora import not_finite
 from transformer_jax.training.adapters import Adapter
 
@@ -148,7 +149,8 @@ def _tensors(folder: Path) -> tuple[dict[str, np.ndarray], str | None]:
         )
     try:
         with safe_open(path, "np") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = unwrapped_names(file.keys())
+            tensors = {name: file.get_tensor(there) for name, there in names.items()}
             base = (file.metadata() or {}).get("base_sha256")
     except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: damaged: {' '.join(str(error).split())}") from None

@@ -30,6 +30,7 @@ from transformer_jax.interop.headers import (
     read_header,
 )
 from transformer_jax.interop.memory import LINE, Memory, aligned
+from transformer_jax.interop.wrapped_names import unwrapped_names
 
 __all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "inside", "open_tensors"]
 
@@ -47,8 +48,9 @@ class TensorFolder:
 
     Attributes:
         path: The folder.
-        entries: Type, shape and location of each tensor. Sizes are not validated, so compare shapes
-            with expected ones before reading.
+        entries: Type, shape and location of each tensor, by its name without the prefixes of a
+            wrapped model. Sizes are not validated, so compare shapes with expected ones before
+            reading.
     """
 
     path: Path
@@ -180,6 +182,11 @@ def open_tensors(folder: str | os.PathLike) -> TensorFolder:
         entries = _shards(path, stamps)
     else:
         raise CheckpointError(_absence(path))
+    try:
+        names = unwrapped_names(entries)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    entries = {name: entries[there] for name, there in names.items()}
     return TensorFolder(path, MappingProxyType(entries), MappingProxyType(stamps))
 
 
