@@ -28,7 +28,8 @@ WRAPPED = {
 wrapped = pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
 
 
-def each(wrap):
+def with_names(wrap):
+    """Returns a function of tensors to those of a wrapped model."""
     return lambda found: {wrap(name): array for name, array in found.items()}
 
 
@@ -36,9 +37,9 @@ def each(wrap):
 @pytest.mark.parametrize("shards", [1, 2])
 def test_of_a_model(tmp_path, wrap, shards):
     plain = open_hf_checkpoint(folder_of("bert_mlm", tmp_path / "plain"))
-    folder = folder_of("bert_mlm", tmp_path / "wrapped", tensors=each(wrap))
+    folder = folder_of("bert_mlm", tmp_path / "wrapped", tensors=with_names(wrap))
     if shards > 1:
-        split(folder, each(wrap)(adapters.layouts.weights("bert_mlm")))
+        split(folder, with_names(wrap)(adapters.layouts.weights("bert_mlm")))
     found = open_hf_checkpoint(folder)
     assert found.model == plain.model
     equal(found.load(), plain.load())
@@ -74,8 +75,8 @@ def test_a_name_that_occurs_with_and_without_a_prefix_is_refused(tmp_path):
 def test_of_an_adapter(tmp_path, wrap):
     plain = adapters.tensors_of("gpt2", adapters.FIELDS)
     expected = adapters.merged("gpt2", adapters.write(tmp_path / "a", adapters.FIELDS, plain))
-    found = adapters.write(tmp_path / "b", adapters.FIELDS, each(wrap)(plain))
-    assert each(wrap)(plain).keys().isdisjoint(plain)
+    found = adapters.write(tmp_path / "b", adapters.FIELDS, with_names(wrap)(plain))
+    assert with_names(wrap)(plain).keys().isdisjoint(plain)
     equal(adapters.merged("gpt2", found), expected)
 
 
@@ -83,6 +84,6 @@ def test_of_an_adapter(tmp_path, wrap):
 def test_of_the_dense_layer_of_a_sentence_encoder(tmp_path, wrap):
     tensors = {"linear.weight": np.ones((3, 4), np.float32), "linear.bias": np.ones(3, np.float32)}
     (tmp_path / "2_Dense").mkdir()
-    save_file(each(wrap)(tensors), tmp_path / "2_Dense/model.safetensors")
+    save_file(with_names(wrap)(tensors), tmp_path / "2_Dense/model.safetensors")
     found = read_dense(tmp_path, {"path": "2_Dense", "tanh": False}, 4)
     equal(dataclasses.astuple(found)[:2], (tensors["linear.weight"].T, tensors["linear.bias"]))

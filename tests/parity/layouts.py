@@ -59,8 +59,12 @@ def write(layout: str, folder: Path) -> Path:
 
 
 def inputs(layout: str) -> dict[str, np.ndarray]:
+    """The inputs of a layout, see :func:`inputs_of`."""
+    return inputs_of(LAYOUTS[layout]["config"], random(f"{layout} inputs"))
+
+
+def inputs_of(fields: dict, draw: np.random.RandomState) -> dict[str, np.ndarray]:
     """Four rows: whole, and padded on the right, on the left and in the middle."""
-    fields, draw = LAYOUTS[layout]["config"], random(f"{layout} inputs")
     image = fields.get("encoder", fields)
     if "image_size" in image:
         size = image["image_size"]

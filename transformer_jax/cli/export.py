@@ -89,12 +89,14 @@ class Export(RunCommand):
         )
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
+        from transformer_jax.recipes.registry import recipe_of
 
         directory = open_directory(self.run)
         kind, fields = refuse_others(directory, tuple(FAMILY_NAMES)), directory.read_config()
         if kind == "ngram":
             raise ConfigError(f"{self.run}: an n-gram model, which no other software can read")
-        model, published = model_of(fields, kind), fields.get("published") or {}
+        task, published = recipe_of(directory).task_fields(fields), fields.get("published") or {}
+        model = model_of(fields, kind, task)
         self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
         model, params = unscan_layers(model, params)

@@ -29,6 +29,7 @@ from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.inference import mesh_of, shard_parameters
+from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.adapters import (
     Adapter,
@@ -67,7 +68,7 @@ def named_family(base: RunDirectory) -> tuple[ModelFamily, Model]:
     if is_ngram_run(base):
         raise ConfigError(f"{base.path}: an n-gram model, which has no linear maps")
     try:
-        model = model_of(fields, family(base))
+        model = model_of(fields, family(base), recipe_of(base).task_fields(fields))
         plan = choose_family(model, (fields.get("published") or {}).get("fields"))
     except ConfigError as error:
         raise ConfigError(f"{base.path}: PEFT has no names for its parameters: {error}") from None

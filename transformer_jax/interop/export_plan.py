@@ -11,7 +11,7 @@ import numpy as np
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.interop.families import FAMILIES
+from transformer_jax.interop.families import FAMILIES, family_of
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
 from transformer_jax.models.config import HeadConfig, PositionConfig, TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
@@ -108,7 +108,7 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
             nearest.
     """
     if fields is not None:
-        family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
+        family = family_of(fields)
         return ExportPlan(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
     if (kind := model.config.mixer.kind) != "attention":
         raise ConfigError(
@@ -145,7 +145,7 @@ def fields_of(model: Model, fields: Mapping[str, Any]) -> dict[str, Any] | None:
     Returns:
         The configuration, or None if the family does not have this architecture.
     """
-    family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
+    family = family_of(fields)
     there = family.named(model)
     try:
         made = {**fields, **family.fields(there)}
@@ -234,7 +234,7 @@ def _differences(wanted: Model, back: Model) -> list[str]:
         one, two = getattr(wanted, field.name), getattr(back, field.name)
         if isinstance(one, TransformerConfig) and isinstance(two, TransformerConfig):
             within = "" if field.name == "config" else f"{field.name}."
-            found += _settings_apart(_usual(one, wanted.words), _usual(two, wanted.words), within)
+            found += _settings_apart(_usual(one, wanted), _usual(two, wanted), within)
         elif isinstance(one, ContrastConfig) and isinstance(two, ContrastConfig):
             found += _settings_apart(one, two, f"{field.name}.")
         elif one != two and not (field.name == "labels" and wanted.task == "regress"):
@@ -242,8 +242,8 @@ def _differences(wanted: Model, back: Model) -> list[str]:
     return found
 
 
-def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
-    """Returns the configuration with None resolved, without settings of a masked-LM head."""
+def _usual(config: TransformerConfig, model: Model) -> TransformerConfig:
+    """Returns a configuration with None resolved, without settings of heads the model lacks."""
     both = config.encoder_layers and config.decoder_layers
     decoder = config.decoder()
     shared = config.embedding.share_encoder_decoder_embeddings or not both
@@ -275,7 +275,7 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
         ),
         norm=dataclasses.replace(config.norm, final=config.final_norm),
         positions=_usual_positions(config),
-        head=_usual_head(config, words),
+        head=_usual_head(config, model),
         decoder_vocab_size=None if shared else decoder.vocab_size,
         decoder_attention_heads=decoder.attention.num_heads if both else None,
         decoder_ffn_dim=decoder.feed_forward.d_ff if both else None,
@@ -289,10 +289,10 @@ def _usual_positions(config: TransformerConfig) -> PositionConfig:
     return dataclasses.replace(places, rope_dim=None) if whole else places
 
 
-def _usual_head(config: TransformerConfig, words: bool) -> HeadConfig:
+def _usual_head(config: TransformerConfig, model: Model) -> HeadConfig:
     """Returns the configuration without settings of the head, for a model without logits."""
-    head = config.head
-    if words or config.decoder_layers:
+    head, words = config.head, model.words
+    if words or (config.decoder_layers and model.kind != "decoder-task"):
         activation = head.mlm_transform_activation or config.feed_forward.activation
         return dataclasses.replace(head, mlm_transform_activation=activation if words else None)
     return HeadConfig(pooler=head.pooler, pooler_activation=head.pooler_activation)

@@ -98,6 +98,8 @@ class ModelFamily:
         fields: Function from a model to its ``config.json``; unsupported settings are found by
             reading it back.
         named: Function that sets the prefix of published names.
+        for_heads: Function from a model of the family with other heads than its files have to the
+            model that the class with these heads is: with or without a pooler, and its activation.
     """
 
     types: tuple[str, ...]
@@ -111,6 +113,7 @@ class ModelFamily:
     renamed: tuple[tuple[str, str], ...] = ()
     module_names: tuple[tuple[str, str], ...] = ()
     named: Callable[[Model], Model] = lambda model: model
+    for_heads: Callable[[Model], Model] = lambda model: model
 
 
 def tied_names(

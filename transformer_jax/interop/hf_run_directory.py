@@ -229,12 +229,13 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
     return found
 
 
-def model_of(fields: Mapping[str, Any], kind: str) -> Model:
+def model_of(fields: Mapping[str, Any], kind: str, task: Mapping[str, Any] | None = None) -> Model:
     """Returns the model described by a run's ``config.json``, for publishing.
 
     Args:
         fields: Fields of the file.
         kind: The family of the run.
+        task: The task of a fine-tuned model; None is ``task`` of the file.
 
     Raises:
         ConfigError: The model is a recurrent translator, for which there is no published family.
@@ -246,7 +247,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         )
     config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
     published = fields.get("published") or {}
-    masking, task = fields.get("masking", {}), fields.get("task") or {}
+    masking, task = fields.get("masking", {}), task or fields.get("task") or {}
     objective = masking.get("sentence_objective", "nsp") if masking else "none"
     named = task.get("kind") in ("classify", "multi_label", "pair", "replaced", "tag")
     labels = task.get("labels", ()) if named else ()

@@ -17,6 +17,7 @@ from transformer_jax.recipes import begin as beginning
 from transformer_jax.recipes import checks
 from transformer_jax.recipes.freezing import check_layers, initial_of, partition_for
 from transformer_jax.recipes.initial import load_pretrained
+from transformer_jax.recipes.publishing import check_export, republished_run
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
 from transformer_jax.recipes.settings import ExampleBatches, TokenizerConfig, Trained, start_config
@@ -95,7 +96,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
         resolve,
         vocab_given=vocab_given,
         complete=recipe.complete_tokenizer,
-        published=start.published if start is not None and same_model else beginning.no_record,
+        published=functools.partial(republished_run, start) if same_model else beginning.no_record,
     )
     recipe.write_files(run, directory, data, start)
     sync_global_devices("begun by a recipe")
@@ -123,7 +124,9 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
     run = recipe.prepare(run, named, start)
     if start is not None:  # counts tokens added by the recipe
         check_layers(recipe.in_layers(run), start)
-    return checks.checked(run, named, start), start
+    run = checks.checked(run, named, start)
+    check_export(recipe, run, start)
+    return run, start
 
 
 # --- A run is read -------------------------------------------------------------------------------

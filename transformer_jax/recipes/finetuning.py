@@ -22,6 +22,7 @@ from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
 from transformer_jax.recipes.initial_labels import as_in_start
+from transformer_jax.recipes.publishing import with_heads
 from transformer_jax.recipes.read_flags import RowFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import (
@@ -118,9 +119,9 @@ class Finetuning(Recipe):
         return with_defaults(_NAMED)
 
     def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start; for a decoder, without the language-modelling head."""
+        """Returns the model of the start with the head of the task alone."""
         if not start.model.decoder_layers:
-            return None
+            return with_heads(start, task=run.task.kind)
         head = dataclasses.replace(start.model.head, tie_word_embeddings=True, bias=False)
         return dataclasses.replace(start.model, head=head)
 

@@ -18,6 +18,7 @@ from transformer_jax.recipes.pictures import (
     check_pictures,
     scored_pictures,
 )
+from transformer_jax.recipes.publishing import with_heads
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -84,6 +85,10 @@ class Images(Recipe):
     def runs(self) -> Named:
         """The named runs."""
         return with_defaults(_NAMED)
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of the start for the head of labels."""
+        return with_heads(start, task="classify")
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Returns the run with the preprocessing of its start."""

@@ -37,7 +37,6 @@ from transformer_jax.inference.runs import (
     open_directory,
     run_title,
 )
-from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.image_positions import image_positions, resized_positions
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
@@ -102,19 +101,6 @@ class Initial:
             DataError: There is no usable tokenizer.
         """
         return self.directory.load_tokenizer()
-
-    def published(self, run: Any) -> dict[str, Any] | None:
-        """Returns the publication record for a run that starts from the complete model, or None.
-
-        Args:
-            run: The settings of the run, with its model.
-        """
-        record = self.directory.read_config().get("published")
-        if not isinstance(record, dict) or not isinstance(run.model, TransformerConfig):
-            return None
-        from transformer_jax.interop.hf_run_directory import republished
-
-        return republished(record, self.family, run.model)
 
     def settings(
         self, run: StartedRun, named: StartedRun, base: ModelConfig | None = None

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from transformer_jax.core.config_fields import Flag
-from transformer_jax.data.bert_pretraining import MaskingConfig
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.bert_pretraining import MaskingConfig, SentenceObjective
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.inference.runs import ENCODERS
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.recipes.given import was_given
+from transformer_jax.recipes.publishing import publication_of, with_heads
 from transformer_jax.recipes.read_flags import FieldFlag, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, RunConfig, TokenizerConfig
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.bert_pretraining import BertPretrainingPlan
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -71,6 +76,24 @@ class MaskedLM(Recipe):
     def runs(self) -> Named:
         """The named runs."""
         return with_defaults(_NAMED)
+
+    def start_model(self, run: Any, start: Any) -> Any:
+        """Returns the model of the start with the heads of the run."""
+        pairs = _sentence_objective(run, start) != "none"
+        return with_heads(start, words=True, next_sentence=pairs)
+
+    def prepare(self, run: Any, named: Any, start: Any) -> Any:
+        """Returns the run without sentence pairs if its published start has no head for them."""
+        if start is None:
+            return run
+        objective = _sentence_objective(run, start)
+        if objective != run.masking.sentence_objective:
+            log(
+                f"{run.init_from} has no head for pairs of texts: masked tokens alone are learned "
+                f"(masking.sentence_objective none)"
+            )
+        masking = dataclasses.replace(run.masking, sentence_objective=objective)
+        return dataclasses.replace(run, masking=masking)
 
     def open_data(self, run: Any) -> Any:
         """Returns the texts; those to evaluate on are truncated as settings say."""
@@ -171,6 +194,20 @@ class MaskedLM(Recipe):
         return make_model(
             "encoder", config, mlm_head=masking is not None, next_sentence=next_sentence, rngs=rngs
         )
+
+
+def _sentence_objective(run: Any, start: "Initial") -> SentenceObjective:
+    """Returns the given objective of sentence pairs, or one that the start has the layers for."""
+    objective: SentenceObjective = run.masking.sentence_objective
+    if was_given("masking.sentence_objective") or objective != MaskingConfig.sentence_objective:
+        return objective
+    if publication_of(start) is None:
+        return objective
+    try:
+        with_heads(start, words=True, next_sentence=True)
+    except ConfigError:
+        return "none"
+    return objective if start.model.head.pooler else "none"
 
 
 def score(

@@ -4,10 +4,12 @@ Each family is a file with ``FAMILIES``; its name below registers it.
 """
 
 import importlib
+from collections.abc import Mapping
+from typing import Any
 
 from transformer_jax.interop.family import ModelFamily
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "family_of"]
 
 # In the order in which an export tries them.
 _MODULES = (
@@ -32,3 +34,13 @@ _MODULES = (
 FAMILIES: tuple[ModelFamily, ...] = tuple(
     family for name in _MODULES for family in importlib.import_module(f"{__name__}.{name}").FAMILIES
 )
+
+
+def family_of(fields: Mapping[str, Any]) -> ModelFamily:
+    """Returns the family of a published configuration, which must be a known one.
+
+    Example:
+        >>> family_of({"model_type": "camembert"}).types
+        ('roberta', 'xlm-roberta', 'camembert')
+    """
+    return next(family for family in FAMILIES if fields.get("model_type") in family.types)

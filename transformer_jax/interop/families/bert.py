@@ -15,6 +15,7 @@ from transformer_jax.interop.families.heads import (
     encoder,
     label_fields,
     label_mappings,
+    pooling_texts,
     task_of,
     word_mappings,
 )
@@ -182,5 +183,6 @@ FAMILIES = (
         copies=(r"cls\.predictions\.decoder\.(weight|bias)", r"cls\.predictions\.bias"),
         renamed=RENAMED,
         named=named,
+        for_heads=pooling_texts(),
     ),
 )

@@ -14,6 +14,7 @@ from transformer_jax.interop.families.heads import (
     encoder,
     label_fields,
     label_mappings,
+    pooling_texts,
     task_of,
     word_mappings,
 )
@@ -127,5 +128,6 @@ FAMILIES = (
         copies=(r"vocab_projector\.weight",),
         tied_names=tied_names((_WORDS, _OWN)),
         named=named,
+        for_heads=pooling_texts("relu"),
     ),
 )

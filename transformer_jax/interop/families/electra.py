@@ -14,6 +14,7 @@ from transformer_jax.interop.families.heads import (
     architecture,
     encoder,
     label_mappings,
+    pooling_texts,
     task_of,
     word_mappings,
 )
@@ -109,5 +110,6 @@ FAMILIES = (
         copies=(r"generator_lm_head\.weight",),
         renamed=bert.RENAMED,
         named=named,
+        for_heads=pooling_texts("gelu"),
     ),
 )

@@ -1,6 +1,7 @@
 """Heads of Hugging Face models, by class name."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.errors import CheckpointError
@@ -13,7 +14,7 @@ from transformer_jax.interop.family import (
     linear_mappings,
     norm_mappings,
 )
-from transformer_jax.models.config import HeadConfig, TransformerConfig
+from transformer_jax.models.config import Activation, HeadConfig, TransformerConfig
 from transformer_jax.models.making import TaskKind
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "label_fields",
     "label_mappings",
     "labels_of",
+    "pooling_texts",
     "refuse_headless",
     "task_of",
     "word_mappings",
@@ -180,6 +182,25 @@ def _decoder(fields: ConfigReader, tensors: Tensors, found: Model) -> Model:
         task=task,
         labels=labels_of(fields) if task in NAMED_TASKS else (),
     )
+
+
+def pooling_texts(activation: Activation = "tanh") -> Callable[[Model], Model]:
+    """Returns ``for_heads`` of a family with a pooler only below heads of texts and pairs.
+
+    Args:
+        activation: The activation of the pooler of text classifiers.
+    """
+
+    def changed(model: Model) -> Model:
+        texts = model.task in TEXT_TASKS
+        head = dataclasses.replace(
+            model.config.head,
+            pooler=texts or model.next_sentence,
+            pooler_activation=activation if texts else "tanh",
+        )
+        return dataclasses.replace(model, config=dataclasses.replace(model.config, head=head))
+
+    return changed
 
 
 def word_mappings(

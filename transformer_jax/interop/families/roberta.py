@@ -15,6 +15,7 @@ from transformer_jax.interop.families.heads import (
     architecture,
     encoder,
     label_mappings,
+    pooling_texts,
     task_of,
     word_mappings,
 )
@@ -110,5 +111,6 @@ FAMILIES = (
         copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),
         renamed=bert.RENAMED,
         named=named,
+        for_heads=pooling_texts(),
     ),
 )

@@ -21,7 +21,7 @@ from transformer_jax.interop.family import (
     norm_mappings,
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
-from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.config import HeadConfig, TransformerConfig
 
 __all__ = ["FAMILIES"]
 
@@ -145,6 +145,14 @@ def named(model: Model, name: str = "vit") -> Model:
     return dataclasses.replace(model, prefix=f"{name}." if model.task else "")
 
 
+def _for_heads(model: Model) -> Model:
+    """Returns the model without a pooler if it has labels."""
+    if not model.task:
+        return model
+    head = HeadConfig(bias=model.config.head.bias)
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, head=head))
+
+
 def _family(name: str) -> ModelFamily:
     return ModelFamily(
         types=(name,),
@@ -153,6 +161,7 @@ def _family(name: str) -> ModelFamily:
         fields=functools.partial(fields, name=name),
         unused=lambda model: (rf"({name}\.)?pooler\..*",) if model.task else (),
         named=functools.partial(named, name=name),
+        for_heads=_for_heads,
         module_names=_MODULE_NAMES,
     )
 

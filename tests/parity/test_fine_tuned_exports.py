@@ -1,0 +1,78 @@
+"""A model that is trained from a published one gives the same outputs in transformers.
+
+Every layout with every command that trains from it; the parameters of the run are drawn.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.interop import published_starts as starts
+from tests.parity import layouts, ours
+from transformer_jax.cli.main import main
+from transformer_jax.inference.load_run import load
+from transformer_jax.inference.runs import family, open_directory
+from transformer_jax.interop.export_plan import unscan_layers
+from transformer_jax.interop.hf_run_directory import model_of
+from transformer_jax.recipes.registry import recipe_of
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.parity
+
+CELLS = [cell for cell in starts.CELLS if starts.refusal(*cell) is None]
+
+
+@pytest.fixture(scope="module")
+def data(shared):
+    return shared("published_starts", starts.write_data)
+
+
+@pytest.mark.parametrize(("layout", "command"), CELLS, ids=[" ".join(cell) for cell in CELLS])
+def test_an_export_has_the_outputs_of_its_run(layout, command, shared, data, tmp_path):
+    start = shared(f"start_{layout}", lambda path: starts.write(layout, path))
+    run, output = tmp_path / "run", tmp_path / "export"
+    assert starts.begin(layout, command, start, data, run) == 0
+    starts.draw_parameters(run)
+    assert main(["export", str(run), str(output)]) == 0
+    fields = json.loads((output / "config.json").read_text())
+    given = layouts.inputs_of(fields, layouts.random(f"{layout} {command}"))
+    for name, value in mine(run, given).items():
+        theirs = reference(output, fields, given, np.float32)[name]
+        exact = reference(output, fields, given, np.float64)[name]
+        real = slice(None)
+        if value.shape[:2] == given.get("attention_mask", value).shape[:2] and value.ndim > 1:
+            real = given["attention_mask"] > 0
+        apart = np.abs(value - exact)[real].max()
+        assert apart <= max(2e-5, 2 * np.abs(theirs - exact)[real].max()), name
+
+
+def mine(run, given):
+    """The outputs of a run of ours."""
+    directory = open_directory(run)
+    fields, kind = directory.read_config(), family(directory)
+    model = model_of(fields, kind, recipe_of(directory).task_fields(fields))
+    (_, params), _ = load(run, "last", kind=kind)
+    model, params = unscan_layers(model, params)
+    return ours.compute(model, params, given)
+
+
+def reference(folder, fields, given, kind):
+    """The outputs of the class that an export names."""
+    [name] = fields["architectures"]
+    model = getattr(transformers, name).from_pretrained(folder, attn_implementation="eager").eval()
+    model = model.to(torch.float64 if kind is np.float64 else torch.float32)
+    tensors = {key: torch.tensor(np.asarray(value)) for key, value in given.items()}
+    tensors = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in tensors.items()}
+    if model.config.is_encoder_decoder or name.endswith("SequenceClassification"):
+        tensors.pop("position_ids", None)
+    with torch.no_grad():
+        return {key: value.numpy() for key, value in model(**tensors).items() if key in NAMES}
+
+
+NAMES = (
+    "logits", "start_logits", "end_logits", "prediction_logits", "seq_relationship_logits",
+    "last_hidden_state", "pooler_output", "image_embeds", "text_embeds", "logits_per_image",
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""Runs that start from published models, as models of the published families.
+
+What is trained from a published model can be exported to its family; other runs are refused before
+they train.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.task_progress import log
+from transformer_jax.models.config import TransformerConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.models.making import Kind, TaskKind
+    from transformer_jax.recipes.initial import Initial
+    from transformer_jax.recipes.recipe import Recipe
+
+__all__ = ["check_export", "publication_of", "republished_run", "with_heads"]
+
+# Families of runs that may take a part of their model from a start of another family.
+_COMPOSED = ("encoder-decoder", "captioner")
+
+
+def publication_of(start: "Initial") -> dict[str, Any] | None:
+    """Returns the publication record of a start; None for a model that was trained here."""
+    record = start.directory.read_config().get("published")
+    return record if isinstance(record, dict) else None
+
+
+def republished_run(start: "Initial", run: Any) -> dict[str, Any] | None:
+    """Returns the publication record for a run that continues its start, or None.
+
+    Args:
+        start: The start.
+        run: The settings of the run, with its model.
+    """
+    record = publication_of(start)
+    if record is None or not isinstance(run.model, TransformerConfig):
+        return None
+    from transformer_jax.interop.hf_run_directory import republished
+
+    return republished(record, start.family, run.model)
+
+
+def with_heads(
+    start: "Initial",
+    *,
+    task: "TaskKind | None" = None,
+    words: bool = False,
+    next_sentence: bool = False,
+) -> TransformerConfig:
+    """Returns the encoder of texts or pictures of a start, as its family has it for other heads.
+
+    An encoder that was trained here is unchanged.
+
+    Args:
+        start: The start.
+        task: The task of a head of labels.
+        words: Whether there is a masked-LM head.
+        next_sentence: Whether there is a head for pairs of texts.
+
+    Raises:
+        ConfigError: The family has no such heads.
+    """
+    config: TransformerConfig = start.model
+    if (record := publication_of(start)) is None:
+        return config
+    from transformer_jax.interop.families import family_of
+    from transformer_jax.interop.family import Model
+
+    family = family_of(record["fields"])
+    kind: Kind = "encoder-task" if task else "encoder"
+    model = Model(
+        "image" if start.family == "image" else kind,
+        config,
+        task="classify" if task == "pair" else task,
+        words=words,
+        next_sentence=next_sentence,
+    )
+    return family.named(family.for_heads(model)).config
+
+
+def check_export(recipe: "Recipe", run: Any, start: "Initial | None") -> None:
+    """Refuses a run that starts from a published model, but could not be exported to any.
+
+    If a published model becomes a part of the run's model, such as the encoder of a translator,
+    that is noted instead.
+
+    Args:
+        recipe: The kind of training.
+        run: The settings of the run.
+        start: The start, or None.
+
+    Raises:
+        ConfigError: The message has the settings in which the run differs from the nearest family.
+    """
+    if start is None or publication_of(start) is None:
+        return
+    from transformer_jax.interop.export_plan import choose_family
+    from transformer_jax.interop.hf_run_directory import model_of
+    from transformer_jax.runs.run_directory import describe_run
+
+    fields = describe_run(run)
+    kind, task = recipe.family_of(fields), recipe.task_fields(fields)
+    model = model_of(fields, kind, task if isinstance(task, dict) else None)
+    # The labels are read from the data later.
+    named = model.task in ("classify", "multi_label", "tag")
+    model = dataclasses.replace(model, labels=("no", "yes") if named else ())
+    try:
+        choose_family(model)
+    except ConfigError as error:
+        path = start.directory.path
+        if kind in _COMPOSED and start.family != kind:
+            log(f"note: this model will not have a Hugging Face form, unlike {path}: {error}")
+            return
+        raise ConfigError(
+            f"{path}: the trained model could not be exported: {error}: leave out settings that "
+            f"change the model, or start from another model"
+        ) from None
