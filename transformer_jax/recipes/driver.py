@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.config_dict import from_dict
@@ -88,7 +89,9 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
             run = sized(run, tokenizer)
         return recipe.with_tokenizer(run, data, tokenizer, start)
 
-    same_model = recipe.keeps_publication and start is not None and start.family == recipe.family
+    published: Callable[[Any], dict[str, Any] | None] = beginning.no_record
+    if recipe.keeps_publication and start is not None and start.family == recipe.family:
+        published = functools.partial(republished_run, start)
     directory = beginning.begin(
         run,
         learn,
@@ -96,7 +99,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
         resolve,
         vocab_given=vocab_given,
         complete=recipe.complete_tokenizer,
-        published=functools.partial(republished_run, start) if same_model else beginning.no_record,
+        published=published,
     )
     recipe.write_files(run, directory, data, start)
     sync_global_devices("begun by a recipe")
