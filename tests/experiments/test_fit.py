@@ -12,6 +12,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.old_names import earlier_settings
+from transformer_jax.data import coverage
+from transformer_jax.data.coverage import text_coverage
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences
 from transformer_jax.data.tagged_files import Tagged
@@ -27,7 +29,6 @@ from transformer_jax.recipes.tasks.fit import (
     check_restored,
     describe_unknown,
     log_scored,
-    unknown_share,
 )
 from transformer_jax.recipes.tasks.labeled import labeled
 from transformer_jax.recipes.tasks.language_model_task import as_documents, build_text_store
@@ -48,43 +49,86 @@ def letters():
 
 def side(tokenizer, texts, name="source"):
     ids = [id for text in texts for id in [*tokenizer.encode(text), tokenizer.eos]]
-    return Side(name, np.array(ids), texts, tokenizer)
+    return Side(name, texts, tokenizer, np.array(ids))
 
 
-def test_the_share_leaves_out_what_is_no_text(letters):
-    assert unknown_share(side(letters, ["aaaβ"]).ids, letters) == 0.25
-    assert unknown_share(side(letters, LATIN).ids, letters) == 0
-    lossless = train_tokenizer("bpe", LATIN, 300)
-    assert unknown_share(side(lossless, GREEK).ids, lossless) == 0
+def test_the_share_is_that_of_characters_and_leaves_out_what_is_no_text(letters):
+    share = lambda texts, tokenizer: text_coverage(texts, tokenizer).share
+    assert share(["aaa β"], letters) == 0.25
+    assert share(LATIN, letters) == 0
+    assert share(GREEK, train_tokenizer("bpe", LATIN, 300)) == 0
+    words = train_tokenizer("words", LATIN * 2, 60)
+    assert share(["a αβγ"], words) == 0.75  # one of two tokens
+    assert share(["a man αβγδεζη"], words) == 7 / 11
+
+
+def fused(unk="<unk>", **settings):
+    """A tokenizer of a, b and c whose blanks are tokens, and whose unknown tokens are fused."""
+    vocab = {name: i for i, name in enumerate(["<pad>", "</s>", "<unk>", "▁", "a", "b", "c"])}
+    model = models.BPE(vocab, [], unk_token=unk, fuse_unk=True)
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    return Tokenizer(backend.to_str())
+
+
+@pytest.mark.parametrize("unk", ["<unk>", None])
+def test_a_line_without_a_known_character_is_unknown_however_few_its_tokens(unk):
+    """A fused unknown token behind a blank is half of the tokens; without one, text vanishes."""
+    tokenizer = fused(unk)
+    assert text_coverage(["คน", "กา"], tokenizer).share == 1
+    assert text_coverage(["a b c", "cab"], tokenizer).share == 0
+    assert text_coverage(["ab คน"], tokenizer).share == 0.5
+    with pytest.raises(DataError, match=r"100\.0% of the text of .* is unknown"):
+        describe_unknown("a.txt", side(tokenizer, ["คน", "กา"]))
 
 
 def test_each_side_is_printed_and_a_warning_names_examples(letters, capsys):
     sides = side(letters, [*LATIN, "aβγ"]), side(letters, LATIN, "target")
-    assert describe_unknown("pairs.tsv", *sides) == ", unknown tokens: source 5.9%, target 0.0%"
+    assert describe_unknown("pairs.tsv", *sides) == ", unknown text: source 7.1%, target 0.0%"
     said = capsys.readouterr().err
-    assert "warning: 5.9% of the tokens of the source of pairs.tsv are unknown" in said
+    assert "warning: 7.1% of the text of the source of pairs.tsv is unknown" in said
     assert "(such as 'β', 'γ')" in said
     describe_unknown("pairs.tsv", side(letters, [*LATIN * 2, "aβ"]))
     assert capsys.readouterr().err == ""
 
 
 def test_mostly_unknown_data_is_refused_unless_it_is_allowed(letters):
-    refused = r"80\.0% of the tokens of the source of a\.tsv are unknown .*'α', 'β'.*kind bpe"
+    refused = r"88\.9% of the text of the source of a\.tsv is unknown .*'α', 'β'.*kind bpe"
     with pytest.raises(DataError, match=refused):
         describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
     with allowing(unknown=True):
-        assert "80.0%" in describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
+        assert "88.9%" in describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
 
 
-@pytest.mark.slow
-def test_few_characters_of_long_texts_are_searched_for_examples(letters, monkeypatch, capsys):
+def test_a_direction_that_is_unknown_is_refused_among_others_that_are_not(letters):
+    parts = {"en-de": LATIN * 9, "en-el": GREEK}
+    whole = side(letters, [*LATIN * 9, *GREEK])._replace(texts=parts)
+    with pytest.raises(DataError, match=r"100\.0% of the text of the source of en-el of a is"):
+        describe_unknown("a", whole)
+    with allowing(unknown=True):
+        assert describe_unknown("a", whole) == ", unknown text: source 3.8%"
+
+
+def test_unknown_parts_of_a_template_are_told(letters, capsys):
+    ids = np.array([letters.encode("a")[0]] * 7 + [letters.unk] * 3)
+    describe_unknown("chats", Side("", ["a"], letters, ids))
+    assert "30.0% of the text of chats is unknown" in (said := capsys.readouterr().err)
+    assert "(such as the parts of a template around the texts)" in said
+
+
+def test_the_beginnings_of_long_texts_and_texts_at_equal_distances_are_read(letters, monkeypatch):
     read, spans = [], letters.encode_spans
     counted = lambda _, texts: read.extend(map(len, texts)) or spans(texts)
     monkeypatch.setattr(Tokenizer, "encode_spans", counted)
-    texts = ["a \u03b2 " * 20_000] * 300
-    describe_unknown("a", side(letters, texts[:1])._replace(texts=texts))
-    assert "(such as '\u03b2')" in capsys.readouterr().err
-    assert sum(read) <= 300_000
+    monkeypatch.setattr(coverage, "_MOST", 5000)
+    monkeypatch.setattr(coverage, "_LONGEST", 1000)
+    assert text_coverage(["a \u03b2 " * 20_000] * 300, letters).share == 0.5
+    assert sum(read) <= 5000
+    ends = text_coverage(["a" * 1000] * 299 + ["\u03b2" * 1000], letters)
+    assert ends.share == 0
+    assert text_coverage(["a" * 100, "\u03b2" * 100] * 2000, letters).share in (0, 0.5, 1)
 
 
 def tasks(letters):
@@ -111,11 +155,11 @@ def tasks(letters):
 @pytest.mark.parametrize("kind", ["source", "target", "classes", "tags", "text", "sentences"])
 def test_every_kind_of_data_is_checked(letters, kind, capsys):
     make = tasks(letters)[kind]
-    with pytest.raises(DataError, match=r"% of the tokens of .* are unknown"):
+    with pytest.raises(DataError, match=r"% of the text of .* is unknown"):
         make()
     with allowing(unknown=True, lossy=True):
         make()
-    assert "unknown tokens: " in capsys.readouterr().err
+    assert "unknown text: " in capsys.readouterr().err
 
 
 def test_targets_that_are_decoded_otherwise_are_refused(capsys):
@@ -162,8 +206,8 @@ def test_scores_name_unknown_tokens_and_never_refuse(letters, monkeypatch, tmp_p
     scored = lambda *_: log_scored("a.tsv", "2 pairs", letters, source=GREEK, target=LATIN)
     scored()
     said = capsys.readouterr().err
-    assert "a.tsv: 2 pairs, unknown tokens: source 81.8%, target 0.0%" in said
-    assert "warning: 81.8% of the tokens of the source of a.tsv" in said
+    assert "a.tsv: 2 pairs, unknown text: source 100.0%, target 0.0%" in said
+    assert "warning: 100.0% of the text of the source of a.tsv" in said
 
     # A model is not lost at its end, whatever texts it is scored on.
     trainer = SimpleNamespace(fit=lambda steps: describe_unknown("a", side(letters, GREEK)))
@@ -194,7 +238,7 @@ def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):
     command = ["train", "small", "--data.pairs", str(pairs), "--tokenizer.path", str(tokenizer)]
     assert seq2seq.main([*command, "--output", str(tmp_path / "run")]) == 3
     said = capsys.readouterr().err
-    assert "of the tokens of the source of" in said
+    assert "of the text of the source of" in said
     assert "--tokenizer.allow-unknown" in said
 
 

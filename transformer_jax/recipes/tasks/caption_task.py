@@ -204,7 +204,7 @@ def _examples(
     """
     length = batches.length
     target = encode_targets(part.texts, tokenizer)
-    unknown = describe_unknown(part.name, Side("", target.ids, part.texts, tokenizer.targets))
+    unknown = describe_unknown(part.name, Side("", part.texts, tokenizer.targets, target.ids))
     kept = np.flatnonzero(target.lengths <= length)
     shown, dropped = plural(len(set(part.rows.tolist())), "picture"), len(part) - len(kept)
     counted = f", {dropped:,} longer than {plural(length, 'token')} dropped" if dropped else ""

@@ -26,6 +26,7 @@ from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.two_towers import TwoTowers
 from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.image_task import ImageBatching, open_stores
 from transformer_jax.recipes.tasks.scores import table
 from transformer_jax.runs.checkpoint_score import Metric
@@ -128,7 +129,9 @@ def _pairs(
     store, (examples, cut) = stores[id(part.pictures)], reader.encode(part.texts)
     said = f", {cut:,} of them truncated to {plural(reader.length, 'token')}" if cut else ""
     count = plural(len(set(part.rows.tolist())), "picture")
-    log(f"{part.name}: {count}, {plural(len(part), 'text')}{said}")
+    side = Side("", part.texts, reader.tokenizer, examples.store.ids)
+    unknown = describe_unknown(part.name, side)
+    log(f"{part.name}: {count}, {plural(len(part), 'text')}{said}{unknown}")
     plan: Any = ArrayPlan(len(part), batching.batch_size, batching.seed, shuffle, fill=True)
     plan = plan if change is None else KeyedPlan(plan, batching.seed)
 

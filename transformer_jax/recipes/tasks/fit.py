@@ -2,8 +2,7 @@
 
 import contextlib
 import contextvars
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from jaxtyping import Integer
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.task_progress import log
+from transformer_jax.data.coverage import Coverage, text_coverage
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.evaluation.words import main_script
@@ -18,9 +18,7 @@ from transformer_jax.evaluation.words import main_script
 __all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 
 _WARNED, _REFUSED = 0.05, 0.5  # fractions
-_SHOWN = 5  # examples
-_SEARCHED = 2000  # texts to search for examples
-_BEGINNING = 1000  # characters of each
+_TEMPLATE = "the parts of a template around the texts"
 _SAMPLED = 500  # targets to decode
 _CHUNK = 1 << 24  # ids to count at a time
 
@@ -30,19 +28,33 @@ _allowed: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 
 class Side(NamedTuple):
-    """Texts of one side of a data set, and their ids.
+    """Texts of one side of a data set.
 
     Attributes:
         name: The name of the side, such as ``source``; empty if there is only one.
-        ids: Ids of all texts.
-        texts: The texts; only read to show examples.
-        tokenizer: The tokenizer that made the ids.
+        texts: The texts; or those of each part, such as a direction, by its name.
+        tokenizer: The tokenizer of the side.
+        ids: Ids of all texts, with what a template adds, if they are there.
     """
 
     name: str
-    ids: Integer[np.ndarray, " total"]
-    texts: Iterable[str]
+    texts: Iterable[str] | Mapping[str, Sequence[str]]
     tokenizer: Tokenizer
+    ids: Integer[np.ndarray, " total"] | None = None
+
+    def coverage(self) -> dict[str, Coverage]:
+        """Returns how much of the texts the tokenizer knows, by the name of the part."""
+        parts = self.texts if isinstance(self.texts, Mapping) else {"": self.texts}
+        without = self.ids is not None and not self.unknown_tokens
+        return {
+            name: text_coverage(texts, self.tokenizer, without_unknown=without)
+            for name, texts in parts.items()
+        }
+
+    @property
+    def unknown_tokens(self) -> float:
+        """The fraction of unknown tokens, as far as ids are there."""
+        return 0.0 if self.ids is None else unknown_share(self.ids, self.tokenizer)
 
 
 @contextlib.contextmanager
@@ -50,7 +62,7 @@ def allowing(*, unknown: bool = False, lossy: bool = False) -> Iterator[None]:
     """Context manager: tasks accept data that they would otherwise refuse.
 
     Args:
-        unknown: Whether more than half of the tokens may be unknown.
+        unknown: Whether more than half of the text may be unknown.
         lossy: Whether more than half of the targets may be changed by decoding.
     """
     names = {"unknown": unknown, "lossy": lossy}
@@ -83,39 +95,51 @@ def unknown_share(ids: Integer[np.ndarray, " total"], tokenizer: Tokenizer) -> f
 
 
 def describe_unknown(name: str, *sides: Side) -> str:
-    """Returns the fraction of unknown tokens of each side, to append to the summary of a data set.
+    """Returns the fraction of unknown text of each side, to append to the summary of a data set.
 
-    Above 5 %, logs a warning with examples.
+    Above 5 % in a part of a side, logs a warning with examples.
 
     Args:
         name: The data set, for messages.
         sides: The sides of the data set.
 
     Raises:
-        DataError: More than half of the tokens of a side are unknown, unless allowed.
+        DataError: More than half of the text of a part is unknown, unless allowed.
     """
-    shares = [(side, unknown_share(side.ids, side.tokenizer)) for side in sides]
-    for side, share in shares:
-        if share <= _WARNED:
-            continue
-        shown = ", ".join(map(repr, _examples(side))) or "the parts of a template around the texts"
-        where = f"the {side.name} of {name}" if side.name else name
-        said = (
-            f"{share:.1%} of the tokens of {where} are unknown to the tokenizer (such as {shown})"
-        )
-        if share > _REFUSED and "unknown" not in _allowed.get():
-            raise DataError(
-                f"{said}: choose a tokenizer that knows them (--tokenizer.kind bpe knows every "
-                f"character; a run with init_from keeps that of its start), or allow them with "
-                f"--tokenizer.allow-unknown"
+    found = [side.coverage() for side in sides]
+    if not any(part.unknown for parts in found for part in parts.values()):
+        tokens = [round(1000 * side.unknown_tokens) for side in sides]
+        found = [{"": Coverage(1000, unknown, (_TEMPLATE,))} for unknown in tokens]
+    for side, parts in zip(sides, found, strict=True):
+        for part, covered in parts.items():
+            _check(
+                covered, " of ".join(filter(None, (side.name and f"the {side.name}", part, name)))
             )
-        log(f"warning: {said}: the model cannot read or write them")
-    parts = (f"{side.name} {share:.1%}".lstrip() for side, share in shares)
-    return f", unknown tokens: {', '.join(parts)}"
+    shares = [sum(parts.values(), Coverage()).share for parts in found]
+    shown = (f"{side.name} {one:.1%}".lstrip() for side, one in zip(sides, shares, strict=True))
+    return f", unknown text: {', '.join(shown)}"
+
+
+def _check(found: Coverage, where: str) -> None:
+    """Warns of unknown text, or refuses it."""
+    if found.share <= _WARNED:
+        return
+    examples = ", ".join(one if one == _TEMPLATE else repr(one) for one in found.examples)
+    said = (
+        f"{found.share:.1%} of the text of {where} is unknown to the tokenizer (such as {examples})"
+    )
+    if found.share > _REFUSED and "unknown" not in _allowed.get():
+        raise DataError(
+            f"{said}: choose a tokenizer that knows it (--tokenizer.kind bpe knows every "
+            f"character; a run with init_from keeps the tokenizer of its start, and learns the "
+            f"characters and subwords of new text with --tokenizer.extend-by 1000), or allow it "
+            f"with --tokenizer.allow-unknown"
+        )
+    log(f"warning: {said}: the model cannot read or write it")
 
 
 def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[str]) -> None:
-    """Logs the fraction of unknown tokens in the evaluation texts of a trained model.
+    """Logs the fraction of unknown text in the evaluation texts of a trained model.
 
     Args:
         name: The data set.
@@ -124,26 +148,16 @@ def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[st
         sides: Texts by the name of their side; ``target`` is the output of the model, and ``text``
             is a single side.
     """
-    made = []
-    for side, texts in sides.items():
-        splits = tokenizer.targets if side == "target" else tokenizer
-        ids = itertools.chain.from_iterable(splits.encode_batch(texts))
-        label = "" if side == "text" else side
-        made.append(Side(label, np.fromiter(ids, np.int64), texts, splits))
+    made = [
+        Side(
+            "" if [*sides] == ["text"] else side,
+            texts,
+            tokenizer.targets if side == "target" else tokenizer,
+        )
+        for side, texts in sides.items()
+    ]
     with allowing(unknown=True):
         log(f"{name}: {count}{describe_unknown(name, *made)}")
-
-
-def _examples(side: Side) -> list[str]:
-    """Returns the first different texts of unknown tokens."""
-    found: dict[str, None] = {}
-    texts = (text[:_BEGINNING] for text in itertools.islice(side.texts, _SEARCHED))
-    while len(found) < _SHOWN and (chunk := list(itertools.islice(texts, 100))):
-        for text, (ids, spans) in zip(chunk, side.tokenizer.encode_spans(chunk), strict=True):
-            for id, (start, end) in zip(ids, spans, strict=True):
-                if id == side.tokenizer.unk and start < end:
-                    found.setdefault(text[start : min(end, start + 20)].strip() or text[start:end])
-    return list(found)[:_SHOWN]
 
 
 def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> None:

@@ -109,7 +109,7 @@ def log_chats(
         rest += f", {plural(empty, 'answer')} without text"
     if bad := counts.get("bad"):
         rest += f", {plural(bad, 'bad row')} left out"
-    unknown = describe_unknown(name, Side("", store.ids, texts, tokenizer))
+    unknown = describe_unknown(name, Side("", texts, tokenizer, store.ids))
     log(
         f"{name}: {plural(len(store), 'conversation')}, {plural(len(store.ids), 'token')}, "
         f"{counts['answers']:,} of them of answers{rest}{unknown} "

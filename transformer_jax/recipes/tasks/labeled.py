@@ -20,6 +20,7 @@ from transformer_jax.data.examples import (
 from transformer_jax.data.labeled import (
     Labeled,
     LabeledSplits,
+    Questions,
     Sentences,
     Tagged,
     label_indices,
@@ -207,16 +208,22 @@ def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) 
 
 def log_texts(part: Labeled, tokenizer: Tokenizer) -> None:
     """Logs the number of evaluation examples of a trained model, and their unknown tokens."""
-    log_scored(part.name, plural(len(part), "example"), tokenizer, text=_texts(part))
+    log_scored(part.name, plural(len(part), "example"), tokenizer, **_texts(part))
 
 
-def _texts(part: Labeled) -> list[str]:
-    """Returns the texts of examples, or the words of their sentences."""
-    if isinstance(part, Sentences):
-        return [*part.texts, *(part.text_pairs or ())]
+def _texts(part: Labeled) -> dict[str, list[str]]:
+    """Returns the texts of examples by side, or the words of their sentences."""
+    if isinstance(part, Questions):
+        return {"question": part.questions, "paragraph": part.contexts}
     if isinstance(part, Tagged):
-        return list(itertools.chain.from_iterable(part.words))
-    return [*part.questions, *part.contexts]
+        return {"text": [*itertools.chain.from_iterable(part.words)]}
+    return {"text": part.texts} | ({"second": part.text_pairs} if part.text_pairs else {})
+
+
+def _sides(part: Labeled, tokenizer: Tokenizer, ids: np.ndarray) -> list[Side]:
+    sides = _texts(part)
+    names = {"text": ""} if len(sides) == 1 else {}
+    return [Side(names.get(name, name), texts, tokenizer, ids) for name, texts in sides.items()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +280,7 @@ def _encode(
     """Returns examples and labels as numbers, and a summary line."""
     if isinstance(part, Sentences):
         examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)
-        unknown = describe_unknown(part.name, Side("", examples.store.ids, _texts(part), tokenizer))
+        unknown = describe_unknown(part.name, *_sides(part, tokenizer, examples.store.ids))
         truncated = f", {cut:,} truncated" if cut else ""
         log(f"{part.name}: {plural(len(part), 'example')}{truncated}{unknown}")
         if kind == "regress":
@@ -286,12 +293,12 @@ def _encode(
         rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
         tags = np.array(label_indices(part, labels), np.int32)
         targets[store.offsets[rows] + tagged.word_starts.ids] = tags
-        unknown = describe_unknown(part.name, Side("", store.ids, _texts(part), tokenizer))
+        unknown = describe_unknown(part.name, *_sides(part, tokenizer, store.ids))
         log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}{unknown}")
         return _Encoded(tagged.examples, tags=targets)
     spans = encode_questions(part.questions, part.contexts, tokenizer, length, stride)
     found = locate_answers(spans, part.answers).astype(np.int32)
     ids = spans.examples.store.ids
-    unknown = describe_unknown(part.name, Side("", ids, _texts(part), tokenizer))
+    unknown = describe_unknown(part.name, *_sides(part, tokenizer, ids))
     log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}{unknown}")
     return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)

@@ -156,7 +156,7 @@ def build_text_store(
     counts.pop("bytes")
     rest = "".join(f", {n} {what}" for what, n in counts.items() if n)
     unknown = describe_unknown(
-        texts.name, Side("", store.ids, (chunk.text for chunk in texts), tokenizer)
+        texts.name, Side("", (chunk.text for chunk in texts), tokenizer, store.ids)
     )
     log(
         f"{texts.name}: {plural(documents, 'document')}, {plural(characters, 'character')}, "

@@ -148,7 +148,7 @@ def build_sentence_store(
     counts.pop("bytes")
     parts = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
     unknown = describe_unknown(
-        texts.name, Side("", store.ids, (chunk.text for chunk in texts), tokenizer)
+        texts.name, Side("", (chunk.text for chunk in texts), tokenizer, store.ids)
     )
     log(
         f"{texts.name}: {parts}, {plural(len(store.ids), 'token')}{unknown} "

@@ -81,7 +81,7 @@ class PromptRows:
             first, whole = [self.first], list(tokenizer.encode_batch(prompts.texts))
         texts = map(prompt_text, prompts.prompts)
         ids = np.fromiter(itertools.chain.from_iterable(whole), np.int64)
-        unknown = describe_unknown(prompts.name, Side("", ids, texts, tokenizer))
+        unknown = describe_unknown(prompts.name, Side("", texts, tokenizer, ids))
         log(f"{prompts.name}: {plural(len(whole), 'prompt')}{unknown}")
         room = self.max_length - len(first)
         if cut := sum(len(row) > room for row in whole):

@@ -119,8 +119,12 @@ def encode_splits(
         cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
         equal = f", {store.skipped:,} skipped: both rows are equal" if store.skipped else ""
         mean = plural(round(store.lengths.mean()), "token")
-        texts = itertools.chain(map(prompt_text, part.prompts), *part.completions)
-        unknown = describe_unknown(part.name, Side("", store.store.ids, texts, tokenizer))
+        ids, completions = store.store.ids, [*itertools.chain(*part.completions)]
+        unknown = describe_unknown(
+            part.name,
+            Side("prompt", [*map(prompt_text, part.prompts)], tokenizer, ids),
+            Side("completion", completions, tokenizer, ids),
+        )
         log(f"{part.name}: {plural(len(store), what)} of {mean} on average{cut}{equal}{unknown}")
         return store
 

@@ -179,7 +179,7 @@ def _store(
     counts = "".join(f", {n} {what}" for what, n in store.counts.items())
     frames = plural(int(features.frames[store.kept].sum()), "frame")
     unknown = describe_unknown(
-        recordings.name, Side("", store.target.ids, recordings.texts, tokenizer.targets)
+        recordings.name, Side("", recordings.texts, tokenizer.targets, store.target.ids)
     )
     log(f"{recordings.name}: {plural(len(store), 'recording')}, {frames}{counts}{unknown}")
     if not len(store):

@@ -181,11 +181,18 @@ def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path |
         )
     unknown = describe_unknown(
         pairs.name,
-        Side("source", store.source.ids, pairs.sources, tokenizer),
-        Side("target", store.target.ids, pairs.targets, tokenizer.targets),
+        Side("source", _by_direction(pairs, "sources"), tokenizer, store.source.ids),
+        Side("target", _by_direction(pairs, "targets"), tokenizer.targets, store.target.ids),
     )
     log(f"{pairs.name}: {plural(len(store), 'pair')}{counts}{unknown}")
     return store
+
+
+def _by_direction(pairs: Pairs, side: str) -> dict[str, list[str]]:
+    """Returns the texts of a side by the name of their direction."""
+    if pairs.directions is None:
+        return {"": getattr(pairs, side)}
+    return {str(way): getattr(part, side) for way, part in pairs.by_direction().items()}
 
 
 def _data(store: PairStore, plan: Any, pad: int) -> Data:
