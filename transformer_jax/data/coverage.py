@@ -20,7 +20,7 @@ _BLANK_MARKS = " ▁Ġ"
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """How much of texts a tokenizer knows.
+    """The numbers of all and of unknown characters of texts.
 
     Attributes:
         characters: Number of characters, without white space.
