@@ -34,9 +34,6 @@ def er_raising(error):
         (DataError("a b"), 3),
         (CheckpointError("a b"), 4),
         (NumericsError("a b"), 5),
-        (Stopped("a b", signal.SIGINT), 130),
-        (Stopped("a b", signal.SIGTERM), 143),
-        (KeyboardInterrupt(), 130),
         (MemoryError(), 1),
         (RuntimeError("RESOURCE_EXHAUSTED: too much\nmore"), 1),
         (ValueError("a\nb"), 1),
@@ -48,6 +45,19 @@ def test_every_error_is_one_line_and_a_code(error, code, capsys):
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "said"),
+    [
+        (Stopped("stopped by a signal", signal.SIGINT), 130, "stopped by a signal\n"),
+        (Stopped("stopped by a signal", signal.SIGTERM), 143, "stopped by a signal\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_a_stop_on_request_is_no_error(stop, code, said, capsys):
+    assert guarded(er_raising(stop)) == code
+    assert capsys.readouterr().err == said
 
 
 def test_ordinary_ends_say_nothing(capsys):

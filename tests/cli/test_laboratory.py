@@ -39,7 +39,7 @@ def test_a_command_writes_a_picture_and_its_figures(tmp_path, capsys):
         (["recall", "--models", "mlp"], "mlp"),
         (["recall", "--learning-rate", "nan"], "--learning-rate"),
         (["recall", "--output", "found.pdf"], "--output found.pdf: the name ends in .png"),
-        (["recall", "--output", ""], "--output .: the name ends in .png"),
+        (["recall", "--output", ""], "--output is '': a path is needed"),
         (
             ["recall", "--output", "/proc/found.png"],
             "--output /proc/found.png: cannot be written: ",

@@ -1,9 +1,11 @@
 """``transformer-jax launch``: what it starts, and the mistakes that it refuses in one line."""
 
+import shlex
 import sys
 
 import pytest
 
+from transformer_jax.cli import families
 from transformer_jax.cli.launch import with_resume
 from transformer_jax.cli.main import main
 from transformer_jax.parallel.launch import supervisor
@@ -74,3 +76,68 @@ def test_mistakes_are_one_line_before_anything_starts(started, capsys, given, sa
     assert said in err
     assert err.count("\n") == 1
     assert not started
+
+
+def test_every_command_that_begins_runs_starts_again_with_resume():
+    begin = [name for name in families.COMMANDS if families.training_runs(name)]
+    assert {with_resume([name, "x"])[-1] for name in begin} == {"--resume"}
+
+
+RENDER = ["--render", "slurm", "--plan", "h200:8", "--nodes", "4"]
+SMALL = ["train", "gpt2-small", "--data.text", "text.txt"]
+REFUSED = [
+    (["trian", "small"], "trian: neither a program nor a command of transformer-jax"),
+    (["train", "smal"], "unknown configuration smal: did you mean small?"),
+    (["train", "gpt2-small"], "no training data: give data.text"),
+    (["train", "gpt2-small", "--data.text", "no.txt"], "data.text no.txt: no such file (looked"),
+    (["train", "small", "--data.pairs", "a-b=text.txt,no"], "data.pairs no: no such file (looked"),
+    (["train", "phrasebook", "--tokenizer.path", "no"], "tokenizer.path no: no such file (looked"),
+    ([*SMALL, "--model.d-modell", "8"], "did you mean --model.d-model?"),
+    ([*SMALL, "--mesh.fsdp", "64"], "--plan h200:8 --nodes 4: mesh.fsdp 64 x mesh.tensor 1 = 64"),
+    ([*SMALL, "--training.batch-size", "20"], "a multiple of 20 rows, not divisible by 32 (mesh"),
+    (["align", "dpo", "--init-from", "no"], "no: no such run directory"),
+    (["resume", "no"], "no: no such run directory"),
+]
+
+
+@pytest.mark.parametrize("prefix", [[], ["transformer-jax"]], ids=["command", "program"])
+@pytest.mark.parametrize(("command", "said"), REFUSED, ids=[case[1][:30] for case in REFUSED])
+def test_what_train_would_refuse_is_refused_before_the_queue(
+    tmp_path, monkeypatch, capsys, command, said, prefix
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("a b\n")
+    assert main(["launch", *RENDER, "--", *prefix, *command]) in (2, 4)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*SMALL, "--mesh.fsdp", "32"],
+        ["train", "phrasebook"],
+        ["evaluate", "no"],
+        ["sh", "-c", "true"],
+    ],
+)
+def test_a_command_that_would_start_is_printed(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("a b\n")
+    assert main(["launch", *RENDER, "--", *command]) == 0
+    assert shlex.join(command) in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_paths_of_a_cluster_are_not_looked_for_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in (SMALL, ["resume", "no"], ["there-alone", "x"]):
+        assert main(["launch", *RENDER, "--cluster-paths", "--", *command]) == 0
+    capsys.readouterr()
+    missing = ["--cluster-paths", "--", *SMALL, "--mesh.fsdp", "64"]
+    assert main(["launch", *RENDER, *missing]) == 2
+    assert main(["launch", *RENDER, "--", *SMALL]) == 2
+    hint = "if it is on the cluster alone, add --cluster-paths before --"
+    assert hint in capsys.readouterr().err

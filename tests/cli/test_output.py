@@ -264,4 +264,4 @@ def test_a_command_that_is_stopped_keeps_what_it_wrote(
     assert (tmp_path / "out.partial").read_text() == f"{lesson[0][1]}\n"
     wrote, said = capsysbinary.readouterr().err.decode().splitlines()
     assert wrote.startswith(f"wrote {tmp_path}/out.partial: 1 line, incomplete output")
-    assert said == "error: stopped by a signal"
+    assert said == "stopped by a signal"

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
+from transformer_jax.cli import decoder_only, encoder_only, resuming, seq2seq
 from transformer_jax.cli.run_flags import asked_run
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.recipes import driver
@@ -128,7 +128,7 @@ def test_nothing_is_written_to_a_folder_that_is_no_run(tmp_path, text):
     (tmp_path / LOCK).write_text(text)
     (tmp_path / "thesis.tex").write_text("x")
     os.utime(tmp_path / LOCK, (0, 0))
-    alone = training._writing_alone(str(tmp_path), lambda: RunDirectory.check_free(tmp_path))
+    alone = resuming.writing_alone(str(tmp_path), lambda: RunDirectory.check_free(tmp_path))
     with pytest.raises(ConfigError, match="not a run"), alone:
         pass
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {

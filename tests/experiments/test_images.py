@@ -87,6 +87,11 @@ def test_pictures_are_told_apart(run, pictures, tmp_path, capfd):
                        for file in files])  # fmt: skip
     assert [one.label for one in predict(pixels)] == ["dark", "bright"]
     np.testing.assert_allclose(predict.embed(files), predict.embed(pixels), atol=1e-6)
+    for checkpoint in ("last", 6, "average:2"):  # as --checkpoint of the command
+        capfd.readouterr()
+        assert main(["classify", str(run), files[0], "--checkpoint", str(checkpoint)]) == 0
+        shown = float(capfd.readouterr().out.split("\t")[1])
+        assert abs(tj.load(run, checkpoint=checkpoint)(files[0]).probability - shown) < 1e-4
     vectors = str(tmp_path / "vectors.npz")
     assert main(["embed", str(run), str(pictures / "test" / "dark"), "--output", vectors]) == 0
     assert np.load(vectors)["vectors"].shape == (8, 16)

@@ -198,7 +198,7 @@ MISTAKES = [
     (["--data.train", "{bad}", "--chat.template", "chatml"], "bad.jsonl:1: the conversation has"),
     (["--data.train", "{first}", "--chat.template", "gemma"],
      "first.jsonl:2: "),
-    (["--data.train", "{chats}", "--chat.template", "{never}"], "is refused: it "),
+    (["--data.train", "{chats}", "--chat.template", "{never}"], "never.jinja is refused: it "),
     (
         ["--data.train", "{chats}", "--chat.template", "chatml", "--data.validation-size", "0.7"],
         "--data.validation-size is 0.7: at most 0.5",

@@ -327,6 +327,14 @@ def test_other_data_is_refused(tmp_path):
         trainer(tmp_path, tr_task(train=tr_data("other"))).fit(steps=4)
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_run_without_a_directory_is_refused(tmp_path, monkeypatch, empty):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="directory is empty: name a run directory"):
+        trainer(empty)
+    assert not [*tmp_path.iterdir()]
+
+
 def tr_valid(fingerprint):
     return {"valid": tr_data(fingerprint), "valid_far": tr_data("far")}
 

@@ -184,11 +184,11 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, monkeypatch, caps
         with terminated("stopped by a signal"):
             code = guarded(lambda act=act: act() and 0)
         assert code == {signal.SIGTERM: 143, signal.SIGUSR1: 75}[number]
-        assert capsys.readouterr().err == "error: stopped by a signal\n"
+        assert capsys.readouterr().err == "stopped by a signal\n"
     monkeypatch.setattr("transformer_jax.runs.checkpoint.read_item", read)
     with terminated("stopped by a signal"):
         assert guarded(lambda: trainer(run).fit(steps=8) and 0) in (75, 143)
-    assert "error: stopped by a signal" in capsys.readouterr().err
+    assert "stopped by a signal" in capsys.readouterr().err
     assert contents(run) == before
 
 

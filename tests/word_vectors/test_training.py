@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.word_vectors.planted import planted_accuracy, planted_text
+from transformer_jax.cli.train_word_vectors import main
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, NumericsError
 from transformer_jax.word_vectors import run
 from transformer_jax.word_vectors.corpus import LINE_END, Corpus
@@ -363,3 +364,15 @@ def test_a_training_is_not_resumed_on_reordered_lines(begun, text):
     text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
     with pytest.raises(CheckpointError, match="words, counts or order have changed since 1 epoch"):
         run.resume_word_vectors(begun)
+
+
+def test_no_vectors_are_written_where_the_name_is_empty(
+    tmp_path, text, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="output is empty: name a folder"):
+        run.train_word_vectors([text], "", training=SMALL)
+    assert main(["train", str(text), "--output", ""]) == 2
+    assert capsys.readouterr().err == "error: --output is '': a path is needed\n"
+    assert sorted(tmp_path.iterdir()) == before

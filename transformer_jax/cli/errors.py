@@ -42,6 +42,8 @@ def run_log(path: Path | None) -> None:
 def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """Runs ``command`` and returns its exit code; an exception becomes one line on stderr.
 
+    An error begins with "error: "; a stop on request is none.
+
     The exit code is the error's own for a ``UserError``, 128 + number for a signal (75 for
     SIGUSR1), and 141 for a closed pipe (``| head``). An internal error gives 1, and its line names
     the file with the traceback.
@@ -61,11 +63,16 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
             _say(end.code)
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-        _say("interrupted")
+        say("interrupted")
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
         silence(sys.stdout)  # Python flushes it again at exit, which must not fail
-    except (UserError, Stopped) as error:
+    except Stopped as stop:  # on request: no error
+        if debug:
+            raise
+        code = stop.exit_code
+        say(str(stop))
+    except UserError as error:
         if debug:
             raise
         code = error.exit_code

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli import training
+from transformer_jax.cli import resuming, training
 from transformer_jax.cli.commands import COMMANDS as _TEXTS
 from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.errors import guarded
@@ -23,7 +23,7 @@ from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import named_runs, recipe_of
 
-__all__ = ["COMMANDS", "flag_kinds", "main", "training_runs"]
+__all__ = ["COMMANDS", "family_of", "flag_kinds", "main", "training_runs"]
 
 # Training commands with their families.
 COMMANDS = {
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     given = list(arguments)
     if given[1:2] in (["-h"], ["--help"]) and given[0] != "glue":
         return guarded(lambda: print(_help(given[0])))
-    return training.main(lambda: _found(given[0], given[1:]), given)
+    return training.main(lambda: family_of(given[0], given[1:]), given)
 
 
 def training_runs(command: str) -> dict[str, tuple[str, Any]]:
@@ -69,7 +69,7 @@ def flag_kinds(command: str) -> dict[str, Any]:
         command: A training command; one that starts runs has none.
     """
     if command == "resume":
-        return {"runs": training.resume_flags()}
+        return {"runs": resuming.resume_flags()}
     if command != "evaluate":
         return {}
     return evaluation_kinds([name for one in COMMANDS[command] for name in _family(one).recipes])
@@ -91,8 +91,17 @@ def _help(command: str) -> str:
     return f"{_TEXTS[command]}\n\n{kinds_help(program, flag_kinds(command))}"
 
 
-def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
-    """Returns the family that a command trains, under the name of this program."""
+def family_of(command: str, arguments: list[str]) -> training.TrainingProgram:
+    """Returns the family that a command trains, under the name of this program.
+
+    Args:
+        command: A training command.
+        arguments: Its arguments.
+
+    Raises:
+        ConfigError: No family has the named run.
+        CheckpointError: There is no such run directory.
+    """
     modules = COMMANDS[command]
     if command not in ("resume", "evaluate", "glue"):
         return _by_config(command, arguments) or _by_name(command, arguments, modules)

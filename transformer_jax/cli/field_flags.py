@@ -198,7 +198,7 @@ def _scalar(parts: Sequence[Any], word: str) -> Any:
                 return part(word)
             except ValueError:
                 continue
-        if part is Path:
+        if part is Path and word.strip():  # Path("") would be the working directory
             return Path(word)
     return word
 

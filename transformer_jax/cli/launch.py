@@ -19,9 +19,19 @@ _OF_CLUSTERS = (
     *("partition", "account", "qos", "constraint", "image", "volume_claim"),
     *("zone", "nfs", "bucket", "install"),
 )
-_OF_RENDER = (*_OF_CLUSTERS, "plan", "nodes", "name", "time", "warning", "tasks_per_node")
+_OF_RENDER = (
+    *_OF_CLUSTERS,
+    "plan",
+    "nodes",
+    "name",
+    "time",
+    "warning",
+    "tasks_per_node",
+    "cluster_paths",
+)
 _OURS = frozenset(name.partition(" ")[0] for name in COMMANDS) - {"launch"}
-_BEGIN = ("train", "pretrain", "finetune")  # commands that take --resume
+# Commands that take --resume.
+_BEGIN = ("train", "pretrain", "finetune", "train-speech", "instruct", "align")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +75,9 @@ class Launch(Configuration, group="--"):
     """Seconds for the run to save, before the time limit or after SIGTERM."""
     tasks_per_node: int = 1
     """Processes per machine: 1, or one per GPU (slurm)."""
+    cluster_paths: bool = False
+    """The files that the command names are on the cluster alone: its settings are checked before
+    the file is printed, but not its files."""
     partition: str | None = None
     """Partition (slurm)."""
     account: str | None = None
@@ -110,7 +123,8 @@ class Launch(Configuration, group="--"):
         return supervise(_program(command), processes, again=_program(with_resume(command)))
 
     def _rendered(self, command: list[str]) -> str:
-        from transformer_jax.parallel.launch.render import Cluster, render
+        from transformer_jax.cli.launch_checks import check_command
+        from transformer_jax.parallel.launch.render import Cluster, count_devices, render
 
         if self.plan is None:
             raise ConfigError(
@@ -126,7 +140,12 @@ class Launch(Configuration, group="--"):
         words = with_resume(command)
         if words[0] in _OURS:
             words = ["transformer-jax", *words]
-        return render(self.render or "", words, cluster)
+        if not self.cluster_paths:
+            _program(_ours(command))  # refuses what is neither a program nor a command
+        rendered = render(self.render or "", words, cluster)
+        plan = f"--plan {self.plan}" + (f" --nodes {self.nodes}" if self.nodes else "")
+        check_command(_ours(command), count_devices(cluster), plan, files=not self.cluster_paths)
+        return rendered
 
     def _checked(self) -> list[str]:
         """Returns the command.
@@ -151,11 +170,18 @@ def with_resume(command: list[str]) -> list[str]:
         >>> with_resume(["train", "small"]), with_resume(["python", "mine.py", "train"])
         (['train', 'small', '--resume'], ['python', 'mine.py', 'train'])
     """
-    words = command[1:] if Path(command[0]).name == "transformer-jax" else command
-    if words[1:2] == ["-m"] and words[2:3] and words[2].startswith("experiments."):
-        words = words[3:]
+    words = _ours(command)
     begins = bool(words) and words[0] in _BEGIN and "--resume" not in words
     return [*command, "--resume"] if begins else command
+
+
+def _ours(command: list[str]) -> list[str]:
+    """Returns the words after the program, if it is one of this package."""
+    words = command[1:] if Path(command[0]).name == "transformer-jax" else command
+    modules = ("experiments.", "transformer_jax.cli.main")
+    if words[1:2] == ["-m"] and words[2:3] and words[2].startswith(modules):
+        words = words[3:]
+    return words
 
 
 def _program(command: list[str]) -> list[str]:

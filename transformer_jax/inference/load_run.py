@@ -162,6 +162,8 @@ def load_language(
         from transformer_jax.models.ngram import NgramModel
         from transformer_jax.parallel.inference import loading_mesh
 
+        if checkpoint not in ("best", "last"):
+            raise ConfigError(f"{path}: an n-gram model has no steps: leave checkpoint out")
         if loading_mesh() is not None:
             raise ConfigError(f"{path}: an n-gram model cannot run on a mesh: leave mesh out")
         try:

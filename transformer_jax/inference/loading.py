@@ -175,8 +175,6 @@ def load(
             return _of_task(folder, task, str(checkpoint))
         run = open_directory(folder)
         kind = family(run)
-        if kind in ("image", "ngram") and checkpoint != "best":
-            raise ConfigError(f"{path}: has no steps: leave checkpoint out")
         if engine == "ctranslate2":
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 runs on one CPU: leave it out")

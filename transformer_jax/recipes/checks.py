@@ -1,8 +1,11 @@
 """Checks of settings against devices, memory, tokenizer, metrics and each other."""
 
+import contextlib
+import contextvars
 import dataclasses
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,8 +17,7 @@ from transformer_jax.data.extension import check_extensible
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.models.costs import accounting
 from transformer_jax.models.recurrent_config import ModelConfig
-from transformer_jax.parallel.mesh import devices_of, make_mesh
-from transformer_jax.parallel.sharding import num_batch_shards
+from transformer_jax.parallel.mesh import devices_of, make_mesh, mesh_shape
 from transformer_jax.recipes.given import with_normalization
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe
@@ -30,6 +32,7 @@ __all__ = [
     "checked",
     "memory",
     "mesh_of",
+    "on_devices",
     "with_batch_multiple",
     "with_loaded_tokenizer",
     "with_rows_for",
@@ -61,9 +64,25 @@ def mesh_of(run: Any) -> Mesh:
     return make_mesh(run.mesh, devices_of(run.distributed))
 
 
+# Number of the devices that a run will have, if not those of this machine.
+_planned: contextvars.ContextVar[int | None] = contextvars.ContextVar("planned", default=None)
+
+
+@contextlib.contextmanager
+def on_devices(number: int) -> Iterator[None]:
+    """Context manager: checks are for a run on other devices than those of this machine."""
+    token = _planned.set(number)
+    try:
+        yield
+    finally:
+        _planned.reset(token)
+
+
 def _parts(run: Any) -> int:
     """Returns the number that must divide the rows of a batch."""
-    return num_batch_shards(mesh_of(run)) * int(run.training.gradient_accumulation_steps)
+    number = _planned.get() or len(devices_of(run.distributed))
+    shape = mesh_shape(run.mesh, number)
+    return shape["data"] * shape["fsdp"] * int(run.training.gradient_accumulation_steps)
 
 
 def with_batch_multiple(run: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
@@ -25,6 +25,7 @@ from transformer_jax.recipes.settings import ExampleBatches, TokenizerConfig, Tr
 from transformer_jax.recipes.sizing import changed_settings, from_size
 from transformer_jax.recipes.tasks.fit import allowing
 from transformer_jax.runs.config_guard import latest_manifest
+from transformer_jax.runs.manifest import steps as checkpoint_steps
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task import Task
@@ -251,6 +252,9 @@ def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
     steps = run.training.steps or run.training.epochs * per_epoch
     if latest_manifest(directory.path) is None:  # earlier versions allowed a longer warmup
         check_warmup(run.optimizer.schedule, steps)
+    if max(checkpoint_steps(directory.checkpoints), default=0) >= steps:
+        longer = command("resume", directory.path, "--training.steps", str(2 * steps))
+        log(f"{directory.path}: has all of its {plural(steps, 'step')}; to train longer: {longer}")
     trainer = make_trainer(run, directory, task)
     _log_summary(recipe, trainer, run, steps)
     advise(run.model.compute, trainer.on.devices.flat[0].platform, multiplies_bfloat16())

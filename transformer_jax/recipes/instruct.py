@@ -140,6 +140,13 @@ class Instruct(Recipe):
         for path, flag in _files(run):
             next(read_conversations(path, flag, run.data.read), None)
 
+    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
+        """Refuses a template that does not fit the tokenizer, by the name that the user gave it."""
+        from transformer_jax.inference.chats import encoder_of
+
+        encoder_of(Path(run.init_from or run.output), tokenizer, run.chat.template)
+        return super().with_tokenizer(run, data, tokenizer, start)
+
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
         """Returns a sample of the messages."""
         chats = read_conversations(run.data.train, "data.train", run.data.read)

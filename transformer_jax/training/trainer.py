@@ -82,8 +82,8 @@ class Trainer(Configuration, group="training"):
         loop: Intervals of evaluations and checkpoints, and stopping criteria.
 
     Raises:
-        ConfigError: A value is out of range, or ``loop.best_checkpoint_metric`` is not a metric of
-            the task.
+        ConfigError: A value is out of range, ``directory`` is empty, or
+            ``loop.best_checkpoint_metric`` is not a metric of the task.
     """
 
     task: Task
@@ -98,6 +98,8 @@ class Trainer(Configuration, group="training"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not str(self.directory).strip():
+            raise ConfigError("directory is empty: name a run directory, such as runs/mine")
         described = isinstance(self.optimizer, OptimizerConfig | optax.GradientTransformation)
         if not described and not callable(self.optimizer):
             raise ConfigError(

@@ -59,6 +59,8 @@ def train_word_vectors(
         UserError: A setting, a text or the folder is invalid.
     """
     text, training = text or TextConfig(), training or Word2VecConfig()
+    if not str(output).strip():
+        raise ConfigError("output is empty: name a folder, such as runs/words")
     output = Path(output)
     if not texts:
         raise ConfigError("no text files: name one or more to train on")

@@ -108,11 +108,12 @@ def test_threads_share_the_process():
 
 def test_a_stopped_process_is_replaced_and_an_ended_one_reaped():
     SHOW.render(CHAT)
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        before = render_client._process._child
+    for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
+        before, began = render_client._process._child, time.monotonic()
         os.kill(before.pid, sent)
         assert SHOW.render(CHAT).text == "Hi!"
         assert before.returncode is not None
+        assert time.monotonic() - began < render_client._PATIENCE / 2
 
 
 def test_ctrl_c_ends_a_rendering_and_the_next_is_right():

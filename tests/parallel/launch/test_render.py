@@ -166,9 +166,9 @@ def test_times_and_names_are_plain(value):
 
 def test_the_command_prints_the_file(capsys):
     given = ["launch", "--render", "slurm", "--nodes", "2", "--plan", "h200:8", "--restarts", "3"]
-    assert main([*given, "--", "train", "small"]) == 0
+    assert main([*given, "--", "train", "phrasebook"]) == 0
     out, err = capsys.readouterr()
-    assert "transformer-jax train small --resume\n" in out
+    assert "transformer-jax train phrasebook --resume\n" in out
     assert err == ""
     assert main(["launch", "--render", "slurm", "--", "train", "small"]) == 2
     assert "--render slurm needs --plan" in capsys.readouterr().err

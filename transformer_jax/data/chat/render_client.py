@@ -26,7 +26,7 @@ __all__ = ["RenderAnswer", "render_elsewhere"]
 _START = 60.0
 # In addition to processor time, which the system limits: a process may have to wait.
 _PATIENCE = 30.0
-_LOOK = 0.1  # seconds between checks of its memory, if the system does not limit it
+_LOOK = 0.1  # seconds between checks of the process: suspended, or too large
 # Environment variables to keep: the locations of libraries, and the time zone.
 _VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ", "TZDIR")
 # Signals by which others stop processes.
@@ -198,14 +198,23 @@ class _RenderProcess:
         """Reads available bytes, or waits for them."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
-        while not poll.poll(1000 * (_PATIENCE if self._limits_memory else _LOOK)):
+        while not poll.poll(1000 * _LOOK):
             if time.monotonic() > until:
                 raise _Ended(_TIME)
+            if self._is_stopped():
+                raise _Ended
             if not self._limits_memory and self._memory() > 2 * render_process.most_memory(size):
                 raise _Ended(_MEMORY)
         if not (part := os.read(self._source, 2**20)):
             raise _Ended
         self._read += part
+
+    def _is_stopped(self) -> bool:
+        """Returns whether something suspended the process, as SIGSTOP does."""
+        how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self._child.pid, how) is not None
+        return False
 
     def _memory(self) -> int:
         """Memory of the process in bytes."""

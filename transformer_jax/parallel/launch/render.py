@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.target import DEVICES
 
-__all__ = ["KINDS", "Cluster", "render"]
+__all__ = ["KINDS", "Cluster", "count_devices", "render"]
 
 PORT = 8476  # of process 0
 MOUNT = "/shared"  # mount point of the shared disk on machines created for a run
@@ -112,6 +112,20 @@ def render(kind: str, command: list[str], cluster: Cluster) -> str:
     )
     lines = re.sub(r"(?<!\$)\{(\w+)\}", lambda found: values[found[1]], text).split("\n")
     return "\n".join(line for line in lines if line) + "\n"
+
+
+def count_devices(cluster: Cluster) -> int:
+    """Returns the number of devices of all machines; on a CPU, one for each process.
+
+    Raises:
+        ConfigError: There is no such device, or the number of machines does not match.
+
+    Example:
+        >>> count_devices(Cluster("h200:8", 2)), count_devices(Cluster("v5e:4x4"))
+        (16, 16)
+    """
+    machines = _machines(cluster)
+    return machines.nodes * (machines.devices or cluster.tasks)
 
 
 def _check(cluster: Cluster) -> None:

@@ -1,0 +1,156 @@
+"""Checks of a training command before it waits in the queue of a cluster."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.cli import families
+from transformer_jax.cli.resuming import resume_flags, unfinished
+from transformer_jax.cli.run_flags import asked_run, parse_flags
+from transformer_jax.cli.training import take_plan
+from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.storage.urls import url_of
+
+__all__ = ["check_command"]
+
+# Settings whose values are files or folders, beside those of the data.
+_FILES = ("tokenizer.path", "model.embedding.init", "reward.file")
+_RUNS = ("init_from", "task.init_from", "init_encoder", "reward.run")
+# Settings of the data that are no files.
+_NO_FILES = ("data.read.", "data.audio.", "data.corpus", "data.tfds", "data.languages.")
+
+
+def check_command(words: Sequence[str], devices: int, plan: str, *, files: bool) -> None:
+    """Refuses a training command that would be refused at its start, without starting it.
+
+    Commands that do not train are not checked.
+
+    Args:
+        words: A command of ``transformer-jax`` and its arguments.
+        devices: Number of devices of all machines.
+        plan: The devices, for messages.
+        files: Whether the paths of the command are also those of this machine.
+
+    Raises:
+        UserError: The command, its settings, the mesh or a file is refused.
+    """
+    command, *arguments = words
+    if command not in families.COMMANDS or command in ("evaluate", "glue"):
+        return
+    if {"-h", "--help"} & {*arguments}:
+        raise ConfigError(f"{command} --help needs no cluster: leave launch out")
+    if command == "resume":
+        if files:
+            _check_resume(arguments, devices, plan)
+        return
+    _check_start(command, [word for word in arguments if word != "--resume"], devices, plan, files)
+
+
+def _check_resume(arguments: Sequence[str], devices: int, plan: str) -> None:
+    from transformer_jax.inference.runs import open_directory
+
+    kind = resume_flags()
+    asked = parse_flags(kind, "transformer-jax resume", arguments)
+    try:
+        run = unfinished(open_directory(asked.run))
+    except Exception as error:
+        raise _elsewhere(error) from None
+    default = kind(asked.run, loop=run.loop, mesh=run.mesh)
+    mesh = parse_flags(kind, "transformer-jax resume", arguments, default).mesh
+    again = [path for path in _paths(run) if path[0].startswith(("data.", "reward."))]
+    _check_there(again)  # what is read when the run is resumed
+    _check_mesh(dataclasses.replace(run, mesh=mesh), devices, plan)
+
+
+def _check_start(
+    command: str, arguments: Sequence[str], devices: int, plan: str, files: bool
+) -> None:
+    from transformer_jax.recipes.checks import checked, on_devices
+    from transformer_jax.recipes.registry import get_recipe
+    from transformer_jax.recipes.settings import Trained, start_config
+
+    target, _, arguments = take_plan(arguments)
+    if target is not None:
+        raise ConfigError("--plan after -- only plans: leave it out, or leave launch out")
+    program = families.family_of(command, arguments)
+    _, run, named, _ = asked_run(
+        f"{program.program} {command}", families.training_runs(command), arguments
+    )
+    if isinstance(run, Trained):
+        _check_mesh(run, devices, plan)
+    paths = list(_paths(run))
+    if files:
+        _check_there(paths)
+    recipe = get_recipe(run.recipe)
+    if not any(name.startswith("data.") for name, _ in paths) and not _built_in(run):
+        recipe.open_data(run)  # which says what data it needs
+    # Sizes of a start are unknown until it is read.
+    if isinstance(run, Trained) and start_config(run).init_from is None and not recipe.needs_start:
+        without = run if files or run.tokenizer is None else _without_files(run)
+        with on_devices(devices):
+            checked(without, named)
+
+
+def _check_mesh(run: Any, devices: int, plan: str) -> None:
+    """Refuses a mesh that the devices cannot form, and batches that they cannot divide."""
+    from transformer_jax.parallel.mesh import mesh_shape
+    from transformer_jax.recipes.checks import check_rows, on_devices
+    from transformer_jax.recipes.settings import ExampleBatches
+
+    try:
+        mesh_shape(run.mesh, devices)
+    except ConfigError as error:
+        raise ConfigError(f"{plan}: {error}") from None
+    if isinstance(run.training, ExampleBatches):
+        with on_devices(devices):
+            check_rows(run)
+
+
+def _paths(run: Any) -> Iterator[tuple[str, str]]:
+    """Yields the files and folders of a run's settings, with the setting of each."""
+    from transformer_jax.runs.config_guard import leaves
+
+    for name, value in leaves(dataclasses.asdict(run)).items():
+        of_data = name.startswith("data.") and not name.startswith(_NO_FILES)
+        if not (of_data or name in (*_FILES, *_RUNS)) or name == "data.languages":
+            continue
+        for text in [value] if isinstance(value, str) else value or ():
+            if isinstance(text, str):
+                _, named, files = text.partition("=")  # de-en=FILE,FILE
+                for path in files.split(",") if named else [text]:
+                    yield name, path
+
+
+def _check_there(paths: Sequence[tuple[str, str]]) -> None:
+    from transformer_jax.inference.runs import open_directory
+
+    for name, path in paths:
+        if url_of(path) is not None:
+            continue
+        try:
+            if name in _RUNS:
+                open_directory(path)
+            elif not os.path.exists(path):
+                raise ConfigError(f"{name} {path}: no such file (looked from {Path.cwd()})")
+        except Exception as error:
+            raise _elsewhere(error) from None
+
+
+def _elsewhere(error: Exception) -> Exception:
+    """Returns an error with the way out for paths of the cluster alone."""
+    from transformer_jax.core.errors import UserError
+
+    if not isinstance(error, UserError):
+        return error
+    return type(error)(f"{error}; if it is on the cluster alone, add --cluster-paths before --")
+
+
+def _built_in(run: Any) -> bool:
+    data = run.data
+    return any(getattr(data, name, None) is not None for name in ("corpus", "tfds"))
+
+
+def _without_files(run: Any) -> Any:
+    return dataclasses.replace(run, tokenizer=dataclasses.replace(run.tokenizer, path=None))
