@@ -366,9 +366,7 @@ def test_a_training_is_not_resumed_on_reordered_lines(begun, text):
         run.resume_word_vectors(begun)
 
 
-def test_no_vectors_are_written_where_the_name_is_empty(
-    tmp_path, text, monkeypatch, capsys
-):
+def test_no_vectors_are_written_where_the_name_is_empty(tmp_path, text, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="output is empty: name a folder"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli import families
+from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.resuming import resume_flags, unfinished
 from transformer_jax.cli.run_flags import asked_run, parse_flags
 from transformer_jax.cli.training import take_plan
@@ -52,13 +53,13 @@ def _check_resume(arguments: Sequence[str], devices: int, plan: str) -> None:
     from transformer_jax.inference.runs import open_directory
 
     kind = resume_flags()
-    asked = parse_flags(kind, "transformer-jax resume", arguments)
+    asked = parse_flags(kind, f"{PROGRAM} resume", arguments)
     try:
         run = unfinished(open_directory(asked.run))
     except Exception as error:
         raise _elsewhere(error) from None
     default = kind(asked.run, loop=run.loop, mesh=run.mesh)
-    mesh = parse_flags(kind, "transformer-jax resume", arguments, default).mesh
+    mesh = parse_flags(kind, f"{PROGRAM} resume", arguments, default).mesh
     again = [path for path in _paths(run) if path[0].startswith(("data.", "reward."))]
     _check_there(again)  # what is read when the run is resumed
     _check_mesh(dataclasses.replace(run, mesh=mesh), devices, plan)
@@ -74,10 +75,8 @@ def _check_start(
     target, _, arguments = take_plan(arguments)
     if target is not None:
         raise ConfigError("--plan after -- only plans: leave it out, or leave launch out")
-    program = families.family_of(command, arguments)
-    _, run, named, _ = asked_run(
-        f"{program.program} {command}", families.training_runs(command), arguments
-    )
+    families.family_of(command, arguments)  # refuses an unknown run
+    _, run, named, _ = asked_run(f"{PROGRAM} {command}", families.training_runs(command), arguments)
     if isinstance(run, Trained):
         _check_mesh(run, devices, plan)
     paths = list(_paths(run))
