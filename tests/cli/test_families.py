@@ -178,7 +178,7 @@ def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
         ),
         (
             ["train", "phrasebok"],
-            "unknown configuration phrasebok: did you mean phrasebook? there are",
+            "did you mean phrasebook? `transformer-jax train --help` lists them all\n",
         ),
         (["train", "--training.steps", "3"], "train needs the name of a configuration first"),
         (["train", "--config", "none.json"], "none.json: cannot be read"),

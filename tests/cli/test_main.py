@@ -81,11 +81,11 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
         (
-            ["xyzzy"],
-            "unknown command xyzzy: there are train, pretrain, finetune, train-speech",
+            ["tranlate", "run"],
+            "unknown command tranlate: did you mean translate? `transformer-jax --help` lists",
         ),
+        (["xyzzy"], "unknown command xyzzy: `transformer-jax --help` lists them all\n"),
         (["translate", "run", "--num-beems", "3"], "did you mean --num-beams?"),
         (["translate", "run", "--num-beems=3"], "did you mean --num-beams?"),
         (["score", "run", "--scource", "a", "--target", "b"], "did you mean --source?"),

@@ -89,7 +89,7 @@ def test_what_searches_on_one_device_refuses_a_mesh(trained_run):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--mesh.tensor", "16"), "mesh.tensor 16 = 16 does not divide the 8 devices"),
+        (("--mesh.tensor", "16"), "16 devices, and there are 8: write --mesh.tensor 8"),
         (("--mesh.data", "3", "--mesh.fsdp", "4"), "mesh 3 x 4 x 1 = 12 devices, but there are 8"),
         (("--mesh.fsdp", "0"), "--mesh.fsdp is 0: at least 1"),
         (("--generation-config", "hf", "--mesh.data", "2"), "--mesh does not go with"),

@@ -332,7 +332,7 @@ MISTAKES = [
      "model.k is -1"),
     (["train", "char-cpu", "--data.jsonl", "{texts}/all.jsonl"], 3, "all.jsonl:1: no field 'text'"),
     (["resume", "{texts}"], 4, "not a run directory"),
-    (["resume", "{run}", "--mesh.tensor", "3"], 2, "does not divide the 8 devices"),
+    (["resume", "{run}", "--mesh.tensor", "3"], 2, "there are 8: write --mesh.tensor 2"),
     (["evaluate", "{texts}"], 4, "not a run directory"),
     (["evaluate", "{run}", "--text", "{texts}/none"], 3, "--text {texts}/none: no such file"),
     (["evaluate", "{run}", "--checkpoint", "5"], 4, "no checkpoint of step 5"),

@@ -39,11 +39,11 @@ def test_the_rest_of_the_devices_is_data(config, shape):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MeshConfig(fsdp=3), r"fsdp 3 x mesh.tensor 1 = 3 does not divide the 8 .* 1, 2, 4, 8"),
-        (MeshConfig(fsdp=4, tensor=4), r"= 16 does not divide the 8"),
+        (MeshConfig(fsdp=3), r"--mesh.fsdp 3 .* 3 devices, and there are 8: write --mesh.fsdp 2$"),
+        (MeshConfig(fsdp=4, tensor=4), r" 16 .* are 8: write --mesh.fsdp 4 --mesh.tensor 2$"),
         (MeshConfig(data=2, fsdp=2), r"2 x 2 x 1 = 4 devices, but there are 8.*data must be 4"),
         (MeshConfig(data=16), r"16 devices, but there are 8"),
-        (MeshConfig(context=3), r"fsdp 1 x mesh.context 3 x mesh.tensor 1 = 3 does not divide"),
+        (MeshConfig(context=3), r"^--mesh.context 3 needs .* write --mesh.context 2$"),
         (
             MeshConfig(data=2, context=2),
             r"with mesh.fsdp 1, mesh.context 2 and mesh.tensor 1, .* 4",

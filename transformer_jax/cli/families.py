@@ -157,7 +157,9 @@ def _by_name(
                 return family
     known = named_runs(*(recipe for family in families for recipe in family.commands[command]))
     if name is not None:
-        raise ConfigError(f"unknown configuration {name}: {near(name, known)}")
+        raise ConfigError(
+            f"unknown configuration {name}: {near(name, known, f'{PROGRAM} {command}')}"
+        )
     raise ConfigError(
         f"{command} needs the name of a configuration first, or --config FILE; there are "
         f"{', '.join(known)}"

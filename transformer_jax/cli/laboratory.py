@@ -120,7 +120,7 @@ def _run(arguments: list[str], environment: Environment) -> int:
         return 0 if arguments else 2
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        raise ConfigError(f"unknown command {name}: {near(name, COMMANDS)}")
+        raise ConfigError(f"unknown command {name}: {near(name, COMMANDS, PROGRAM)}")
     asked = parse_flags(COMMANDS[name], f"{PROGRAM} {name}", rest)
     from transformer_jax.visual.figures import SUFFIXES
 

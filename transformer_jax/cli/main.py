@@ -1,6 +1,5 @@
 """The command ``transformer-jax``: runs a sub-command by name."""
 
-import difflib
 import logging
 import os
 import sys
@@ -62,7 +61,7 @@ def _without_command(arguments: Sequence[str]) -> int:
     """Prints the version or the list of commands; refuses any other word.
 
     Raises:
-        ConfigError: The command is unknown; the message suggests the nearest.
+        ConfigError: The command is unknown; the message suggests the nearest ones.
     """
     word = arguments[0] if arguments else "--help"
     if word == "--version":
@@ -71,11 +70,9 @@ def _without_command(arguments: Sequence[str]) -> int:
     if word in ("-h", "--help"):
         print(_map())
         return 0
-    near = difflib.get_close_matches(word, COMMANDS, 1, 0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(
-        f"unknown command {word}: {hint}there are {', '.join(COMMANDS)} (see {PROGRAM} --help)"
-    )
+    from transformer_jax.cli.run_flags import near
+
+    raise ConfigError(f"unknown command {word}: {near(word, COMMANDS, PROGRAM)}")
 
 
 def _map() -> str:

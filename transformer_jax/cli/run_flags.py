@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.field_flags import parse
 from transformer_jax.cli.flags import check_flags, flags_of, together
 from transformer_jax.cli.help import runs_help, usual_help
-from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import CheckpointError, ConfigError, pasted
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import RUNS, current_flags
 from transformer_jax.recipes.registry import RECIPES, get_recipe
@@ -22,6 +22,8 @@ __all__ = ["NOTE", "AskedRun", "asked_run", "config_file", "near", "parse_flags"
 log = logging.getLogger(__name__)
 
 NOTE = "--version prints the version."
+
+_LISTED = 8  # allowed words that an error lists
 
 Runs = Mapping[str, tuple[str, Any]]
 
@@ -126,10 +128,31 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     return request
 
 
-def near(word: str, known: Mapping[str, Any]) -> str:
-    """Returns a hint with the word nearest to ``word``, and all allowed words."""
-    found = difflib.get_close_matches(word, known, 1, 0.5)
-    return (f"did you mean {found[0]}? " if found else "") + f"there are {', '.join(known)}"
+def near(word: str, known: Iterable[str], program: str) -> str:
+    """Returns a hint for an unknown word: the nearest known words, and where all of them are.
+
+    Args:
+        word: The unknown word.
+        known: The allowed words, which the hint lists if they are few.
+        program: The command whose help lists them.
+
+    Example:
+        >>> near("trian", ["train", "resume"], "transformer-jax")
+        'did you mean train? there are train, resume'
+        >>> near("trian", ["train", *"abcdefgh"], "transformer-jax")
+        'did you mean train? `transformer-jax --help` lists them all'
+    """
+    words = list(known)
+    nearest = difflib.get_close_matches(word, words, 3, 0.5)
+    alike = [one for one in nearest if _likeness(word, one) > _likeness(word, nearest[0]) - 0.1]
+    hint = f"did you mean {' or '.join(alike)}? " if alike else ""
+    if len(words) <= _LISTED:
+        return f"{hint}there are {', '.join(words)}"
+    return f"{hint}{pasted(*program.split(), '--help')} lists them all"
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
@@ -144,7 +167,7 @@ def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
             f"{command} needs the name of a configuration first, or --config FILE; there are "
             f"{known}"
         )
-    raise ConfigError(f"unknown configuration {arguments[0]}: {near(arguments[0], runs)}")
+    raise ConfigError(f"unknown configuration {arguments[0]}: {near(arguments[0], runs, command)}")
 
 
 def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:

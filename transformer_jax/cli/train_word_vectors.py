@@ -104,7 +104,7 @@ def _run(given: list[str]) -> int:
         print(HELP)
         return 0
     if given[0] not in COMMANDS:
-        raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS)}")
+        raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS, PROGRAM)}")
     command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])
     _one_thread()
     from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory

@@ -128,7 +128,7 @@ def _run(family: TrainingProgram, arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in commands:
-        raise ConfigError(f"unknown command {name}: {near(name, commands)}")
+        raise ConfigError(f"unknown command {name}: {near(name, commands, family.program)}")
     retain_freed_memory()
     enable_compilation_cache()
     return commands[name](rest)

@@ -113,11 +113,10 @@ def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
     # Axes with one device are not mentioned in messages.
     named = {name: size for name, size in inner.items() if size > 1 or name != "context"}
     if n % product:
-        divisors = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
-        sizes_given = " x ".join(f"mesh.{name} {size}" for name, size in named.items())
+        split = {name: size for name, size in inner.items() if size > 1}
         raise ConfigError(
-            f"{sizes_given} = {product} does not divide the {plural(n, 'device')}: their product "
-            f"must be one of {divisors}"
+            f"{_mesh_flags(split)} needs a multiple of {plural(product, 'device')}, and there "
+            f"{'is' if n == 1 else 'are'} {n}: write {_mesh_flags(_nearest_sizes(split, n))}"
         )
     rest = n // product
     if data not in (-1, rest):
@@ -128,6 +127,19 @@ def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
             f"{', '.join(others[:-1])} and {others[-1]}, mesh.data must be {rest} (or -1)"
         )
     return {"data": rest, **inner}
+
+
+def _mesh_flags(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"--mesh.{name} {size}" for name, size in sizes.items())
+
+
+def _nearest_sizes(sizes: Mapping[str, int], number: int) -> dict[str, int]:
+    """Returns the largest sizes up to the given ones whose product divides ``number``."""
+    nearest = {}
+    for name, size in sizes.items():
+        nearest[name] = next(part for part in range(size, 0, -1) if number % part == 0)
+        number //= nearest[name]
+    return nearest
 
 
 def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
