@@ -53,8 +53,8 @@ $(GATES)/.installed: pyproject.toml
 	$(GATES)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,aot]'
 	touch $@
 
-## The site in docs/_build/html, whose pages with code are executed. Warnings are errors, and
-# so are dead links and whatever a browser would load from another host.
+## The site in docs/_build/html, whose pages with code are executed, unless DOCS_EXECUTE=off.
+# Warnings are errors, and so are dead links and whatever a browser would load from another host.
 docs: $(DOCS)/.installed
 	$(DOCS)/bin/python -m doctest docs/_ext/*.py
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

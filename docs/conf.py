@@ -1,8 +1,13 @@
 """Configuration of the documentation site, which ``make docs`` builds."""
 
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 BUILD = Path(__file__).parent / "_build"
@@ -38,11 +43,13 @@ myst_heading_anchors = 4
 smartquotes_action = "qe"  # quotes and ellipses; -- begins a flag and is no dash
 highlight_language = "text"  # of blocks that name no language, which are commands and output
 
-# Pages with code cells are executed, unless nothing in them has changed.
-nb_execution_mode = "cache"
+# Pages with code cells are executed, unless nothing in them has changed. A cell has time on the
+# busiest machine: its limit is for one that hangs, and the whole build has a limit of its own.
+nb_execution_mode = "off" if os.environ.get("DOCS_EXECUTE") == "off" else "cache"
 nb_execution_cache_path = str(BUILD / "executed")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 3600  # seconds
+BUILD_LIMIT = 6 * 3600  # seconds
 nb_merge_streams = True  # one block of output for each cell
 nb_output_stderr = "remove"
 
@@ -63,6 +70,7 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_show_sphinx = False
 html_show_copyright = False
+html_context = {"default_mode": "auto"}  # light or dark, as the browser prefers
 html_theme_options = {
     "footer_content_items": "",
     "home_page_in_toc": True,
@@ -71,3 +79,13 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "navbar_persistent": [],  # the search in the sidebar is enough
 }
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise TimeoutError(f"the site takes longer than {BUILD_LIMIT // 3600} hours to build")
+
+
+def setup(app: "Sphinx") -> None:
+    """Limits the time of a build."""
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(BUILD_LIMIT)

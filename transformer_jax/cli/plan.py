@@ -98,7 +98,7 @@ def _with_vocabulary(recipe: Any, run: Any, named: Any) -> tuple[Any, str]:
     """Returns the run with the vocabulary size of its tokenizer, unless the model's size was given.
 
     Added tokens count, including the tokens of a chat template. The text tells the source of the
-        size: for a tokenizer still to be trained, it is the upper limit.
+    size: for a tokenizer still to be trained, it is the upper limit.
     """
     if not recipe.reads_text:
         return run, "no vocabulary"

@@ -23,7 +23,7 @@ def open_streams() -> None:
     """Opens those of the three standard streams that the parent process closed.
 
     Standard error that cannot be written, such as a log on a full disk, is dropped: the work of a
-        command matters more than its messages. Writing to a closed standard output fails.
+    command matters more than its messages. Writing to a closed standard output fails.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")

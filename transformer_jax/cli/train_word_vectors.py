@@ -119,7 +119,7 @@ def _one_thread() -> None:
     """Limits XLA to one thread on a CPU, if JAX is not imported yet.
 
     The operations of a block are too small to divide: with two threads, training has 0.6 of the
-        speed. NumPy draws the next blocks in a separate thread.
+    speed. NumPy draws the next blocks in a separate thread.
     """
     if "jax" not in sys.modules:
         os.environ.setdefault("PJRT_NPROC", "1")

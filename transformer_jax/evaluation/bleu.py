@@ -53,8 +53,8 @@ def translation_scores(
     """Computes corpus sacreBLEU and chrF of translations against references.
 
     Both must be raw text, cased and detokenized: sacreBLEU splits words itself, as stated in its
-        signature (Post 2018). Scores of text that was tokenized or lower-cased before are not
-        comparable with published ones; ``lowercase`` is part of the signature.
+    signature (Post 2018). Scores of text that was tokenized or lower-cased before are not
+    comparable with published ones; ``lowercase`` is part of the signature.
 
     Args:
         hypotheses: One translation per sentence.

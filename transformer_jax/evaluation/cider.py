@@ -44,7 +44,7 @@ def cider_d(
                   · min(g(c), g(s_j)) · g(s_j) / (‖g(c)‖ ‖g(s_j)‖)
 
     The result is 100 times that, as in papers: 0 to 1000. A corpus of one picture has 0, since none
-        of its n-grams is rare.
+    of its n-grams is rare.
 
     Args:
         hypotheses: One caption per picture.

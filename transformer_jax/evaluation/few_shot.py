@@ -34,7 +34,7 @@ class Template:
     r"""The text format of an example; a query is formatted up to its answer.
 
     Blanks before the answer belong to the answer, since tokenizers join them with its first word:
-        prompts end before these blanks, `lead`.
+    prompts end before these blanks, `lead`.
 
     Example:
         >>> template = Template("Q: {question}\nA: {reply}\n\n", answer="reply")

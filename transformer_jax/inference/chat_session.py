@@ -78,7 +78,7 @@ class ChatModel:
     """A language model that answers conversations with a chat template.
 
     The KV cache of the last conversation is kept: for a conversation with the same beginning, only
-        the rest is computed. Answers are the same as without a cache.
+    the rest is computed. Answers are the same as without a cache.
 
     Attributes:
         language: The language model, with the template's end token.

@@ -60,7 +60,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
     With ``engine``, it runs on CTranslate2: then ``model`` is None, and it can only translate. A
-        recurrent model can translate and score.
+    recurrent model can translate and score.
     """
 
     _translator: LineTranslator

@@ -73,8 +73,8 @@ def split_sinusoids(params: Any, width: int) -> Any:
     """Returns the parameters of an equivalent model with all sines before all cosines.
 
     Apart from sinusoids, a Transformer does not depend on the order of the axes of the residual
-        stream: even axes are moved before odd ones in every parameter that reads or writes the
-        stream. An odd width has one more sine.
+    stream: even axes are moved before odd ones in every parameter that reads or writes the
+    stream. An odd width has one more sine.
 
     Args:
         params: Parameters of a model with interleaved sinusoids.

@@ -109,7 +109,7 @@ def piece_tokenizer(
     """Returns a tokenizer with the same ids as SentencePiece.
 
     Control pieces spelled out in text remain text. The only difference: an accent without a
-        composed form is lost after a character that the table of normalization replaces.
+    composed form is lost after a character that the table of normalization replaces.
 
     Args:
         model: The pieces.

@@ -99,7 +99,7 @@ class TensorFolder:
         harmless.
 
         Omitted are tensors that must be read: small ones, ones without the alignment for JAX on a
-            CPU (in seven of eight files, all large ones), and files that the system cannot map.
+        CPU (in seven of eight files, all large ones), and files that the system cannot map.
 
         Raises:
             CheckpointError: A file changed since it was opened.

@@ -238,10 +238,10 @@ def nearest_that_fits(
     """Returns the smallest change of settings with which a run fits: flags, and the run.
 
     Candidates are tried in order of their cost: 2 to 64 times as many micro-batches, with the same
-        gradients (with buckets, the number of rows per batch may decrease); rematerialization, for
-        a third more work; and parameters sharded over more devices, which must be gathered. If the
-        estimate of a candidate fits and there is a compiler, the largest program of each kind is
-        compiled.
+    gradients (with buckets, the number of rows per batch may decrease); rematerialization, for
+    a third more work; and parameters sharded over more devices, which must be gathered. If the
+    estimate of a candidate fits and there is a compiler, the largest program of each kind is
+    compiled.
 
     Args:
         run: The run that does not fit.

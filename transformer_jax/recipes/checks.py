@@ -283,7 +283,7 @@ def check_room(run: Any) -> None:
     """Refuses a run whose parameters and gradients, or whose batches, exceed the total memory.
 
     This is a lower bound: a run that passes may still be too large. Frozen parameters have no
-        gradients.
+    gradients.
 
     Raises:
         ConfigError: The memory is too small; the message has both sizes.

@@ -291,11 +291,11 @@ def with_new_rows(
     """Returns a table of tokens, or a bias, with rows for new tokens; ``W = max(V, new)``.
 
     A new row is the mean of the old rows plus noise: ``μ + 0.01 σ ε`` with the mean ``μ`` and the
-        standard deviation ``σ`` of each component and ``ε ~ N(0, 1)``. At the mean, a new token has
-        at most the average probability, so the probabilities of old tokens hardly change; rows
-        drawn as for a new model may have far larger logits (Hewitt 2021, "Initializing New Word
-        Embeddings for Pretrained Language Models"). The noise distinguishes new tokens, and is
-        determined by ``name``, ``old`` and ``new``.
+    standard deviation ``σ`` of each component and ``ε ~ N(0, 1)``. At the mean, a new token has
+    at most the average probability, so the probabilities of old tokens hardly change; rows
+    drawn as for a new model may have far larger logits (Hewitt 2021, "Initializing New Word
+    Embeddings for Pretrained Language Models"). The noise distinguishes new tokens, and is
+    determined by ``name``, ``old`` and ``new``.
 
     Args:
         table: Rows of tokens, possibly more than tokens.

@@ -45,7 +45,7 @@ def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
     """Returns one result per checkpoint of a run, newest first, without changing anything.
 
     The newest checkpoint and ``results.json`` determine what else must exist: the last and the best
-        checkpoint, and frozen parameters.
+    checkpoint, and frozen parameters.
 
     Raises:
         CheckpointError: The path is not a run directory, or cannot be listed.

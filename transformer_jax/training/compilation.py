@@ -47,9 +47,9 @@ class CompiledStep:
     """A training step with a program for each batch shape, and a report of late compilations.
 
     Announced shapes are compiled in the background, up to four at a time, in the order of
-        announcement, so that training starts as soon as the first program is compiled. No shape is
-        compiled twice: a step waits until its program is ready. A program depends only on the
-        shapes, and on the settings of JAX at announcement, so results do not depend on timing.
+    announcement, so that training starts as soon as the first program is compiled. No shape is
+    compiled twice: a step waits until its program is ready. A program depends only on the
+    shapes, and on the settings of JAX at announcement, so results do not depend on timing.
 
     Several processes do not compile in the background. They compile when a step first needs a
     shape, so that all processes run the same programs in the same order.

@@ -97,7 +97,7 @@ def fit(
     """Trains up to step ``steps`` and leaves the best and the last checkpoints.
 
     If stopped at any step and resumed from its checkpoint, training takes the same steps on the
-        same batches with the same keys: the final state is bit-for-bit the same.
+    same batches with the same keys: the final state is bit-for-bit the same.
 
     Args:
         state: The state after ``start`` steps, which is donated.

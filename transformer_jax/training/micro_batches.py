@@ -99,9 +99,9 @@ def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
     """Returns sums and gradients for rows that are embedded in parts and compared all at once.
 
     First the vectors of all rows are computed, then the gradients of the loss with respect to them,
-        and then the gradients of the parameters, part by part: the result equals that of the full
-        batch, with the activations of one part in memory. Dropout masks are the same in both
-        passes.
+    and then the gradients of the parameters, part by part: the result equals that of the full
+    batch, with the activations of one part in memory. Dropout masks are the same in both
+    passes.
 
     Source: Gao et al. 2021, https://arxiv.org/abs/2101.06983, section 3.2.
 

@@ -350,9 +350,9 @@ def question_answering() -> Objective:
     """Mean cross-entropy of the start and the end of answers, in nats.
 
     Only tokens in ``allowed`` can be either: the context, and [CLS] for "unanswerable". The batch
-        has the inputs of :func:`encoder_inputs`, ``allowed`` bool ``[B T]``, and ``labels`` int32
-        ``[B 2]``, -1 for a row without labels. Besides ``loss``: ``accuracy``, the fraction of rows
-        with correct start and end. Devlin et al. 2019, section 4.2.
+    has the inputs of :func:`encoder_inputs`, ``allowed`` bool ``[B T]``, and ``labels`` int32
+    ``[B 2]``, -1 for a row without labels. Besides ``loss``: ``accuracy``, the fraction of rows
+    with correct start and end. Devlin et al. 2019, section 4.2.
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:

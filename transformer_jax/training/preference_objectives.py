@@ -185,9 +185,9 @@ def preference(
     """The loss of a method, in nats per pair (for KTO, per completion).
 
     Sums besides ``loss``: ``accuracy``, the fraction of pairs whose chosen completion has the
-        higher implicit reward (for KTO, the fraction of completions on the correct side of the
-        reference point), and ``reward_margin``, the difference. The implicit rewards of SimPO are
-        mean log-probabilities.
+    higher implicit reward (for KTO, the fraction of completions on the correct side of the
+    reference point), and ``reward_margin``, the difference. The implicit rewards of SimPO are
+    mean log-probabilities.
 
     Args:
         method: The loss, of :mod:`~transformer_jax.functional.preference_losses`.

@@ -63,9 +63,9 @@ class RewardRunner(TaskRunner):
         """Returns the reward of each text, or of the last message of each conversation.
 
         Training tokenizes prompt and completion separately, so the tokens of the concatenated text
-            may differ. Completions of one prompt in a call share the tokens of the prompt, as pairs
-            do in training: if the longest row is too long, the start of the prompt is truncated for
-            all.
+        may differ. Completions of one prompt in a call share the tokens of the prompt, as pairs
+        do in training: if the longest row is too long, the start of the prompt is truncated for
+        all.
 
         Args:
             texts: Texts (without end token), prompts with completions, and conversations.

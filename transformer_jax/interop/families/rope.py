@@ -25,11 +25,11 @@ def rope_positions(
     """Reads the settings of rotary positions.
 
     If angles depend on the length of a text, the angles for lengths within training are used: up to
-        ``max_position_embeddings`` for dynamic NTK, which changes nothing there, and up to
-        ``original_max_position_embeddings`` for LongRoPE, with the short factors. Longer texts are
-        not supported: in transformers, angles then change while a text grows (dynamic NTK mixes
-        keys of several bases in its cache, LongRoPE reads the complete text again), and with the
-        longest text of a batch.
+    ``max_position_embeddings`` for dynamic NTK, which changes nothing there, and up to
+    ``original_max_position_embeddings`` for LongRoPE, with the short factors. Longer texts are
+    not supported: in transformers, angles then change while a text grows (dynamic NTK mixes
+    keys of several bases in its cache, LongRoPE reads the complete text again), and with the
+    longest text of a batch.
 
     Args:
         fields: The configuration, with ``max_position_embeddings``.

@@ -148,7 +148,7 @@ def preference(
     """Returns the task of training a policy on preferences with DPO, IPO, KTO or SimPO.
 
     Validation measures ``valid_loss``, ``valid_accuracy`` and ``valid_reward_margin``. The run must
-        start from a trained model: set the task's ``initial``.
+    start from a trained model: set the task's ``initial``.
 
     Args:
         encoded: Examples, with the log-probabilities of the reference

@@ -1,0 +1,62 @@
+"""Pages are no wider than the window: what is wide scrolls by itself."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import transformer_jax.visual
+from transformer_jax.visual.attention import AttentionMaps, attention_html
+from transformer_jax.visual.heat_maps import HeatMaps, heat_map_page
+from transformer_jax.visual.words import WordVectors, word_vectors_html
+
+TEMPLATES = sorted(Path(transformer_jax.visual.__file__).parent.glob("*.html"))
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+LONG = "a-long-name-without-any-blank" * 6
+FRAME = """<body><iframe id=page src=page.html style="border:0;width:{}px;height:900px"></iframe>
+<script>setTimeout(() => {{
+  const root = document.getElementById("page").contentDocument.documentElement;
+  document.body.dataset.widths = `${{root.scrollWidth}} of ${{root.clientWidth}}`;
+}}, 1000)</script></body>"""
+
+
+def pages():
+    rng = np.random.default_rng(0)
+    tokens = tuple(f"{LONG[:60]}{i}" for i in range(12))
+    weights = rng.dirichlet(np.ones(12), (3, 16, 12)).astype(np.float32)
+    maps = AttentionMaps("cross", tokens, tokens, weights, tokens)
+    yield "attention", attention_html([maps], title=LONG, subtitle=LONG)
+    word = WordVectors(
+        LONG, 0, ("a",), np.ones(4), np.ones((3, 4)), ((0, 1), (2, 6)), np.ones((3, 2))
+    )
+    yield "words", word_vectors_html([word] * 6, word=LONG)
+    picture = HeatMaps(LONG, LONG, tokens, np.zeros((9, 9, 3), np.uint8),
+                       np.ones((2, 16, 12, 3, 3), np.float32))  # fmt: skip
+    yield "heat maps", heat_map_page([picture])
+
+
+def test_a_column_of_a_grid_may_be_narrower_than_its_content():
+    grids = [rule for path in TEMPLATES
+             for rule in re.findall(r"\{([^{}]*display: grid[^{}]*)\}", path.read_text("utf-8"))]  # fmt: skip
+    assert len(grids) > 1
+    assert all("grid-template-columns: minmax(0, 1fr)" in rule for rule in grids)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["attention", "words", "heat maps"])
+def test_a_page_is_as_wide_as_the_window(name, width, tmp_path):
+    (tmp_path / "page.html").write_text(dict(pages())[name])
+    (tmp_path / "frame.html").write_text(FRAME.format(width))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+             "--virtual-time-budget=4000", "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
+    done = subprocess.run(
+        [BROWSER, *flags, (tmp_path / "frame.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    all_of_it, window = re.search(r'data-widths="(\d+) of (\d+)"', done.stdout).groups()
+    assert int(all_of_it) <= int(window) <= width
