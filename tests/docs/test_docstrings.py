@@ -1,4 +1,4 @@
-"""Docstrings are shown on the site as they are meant: running text is no quotation or definition."""
+"""Docstrings look on the site as they are meant: running text is no quotation or definition."""
 
 import ast
 import re
