@@ -289,7 +289,10 @@ def test_words_and_images_are_told_apart():
     for fields, said in (
         ({"vocab_size": 5}, "vocab_size is 5: an image model has no vocabulary"),
         ({"decoder_layers": 1}, "image.image_size is for encoders, but there are decoder layers"),
-        ({"image": ImageConfig()}, "vocab_size is 0: it must be at least 1"),
+        (
+            {"image": ImageConfig()},
+            "image.image_size and vocab_size are 0: a model of pictures needs",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
             change(**fields)

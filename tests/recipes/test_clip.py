@@ -84,6 +84,8 @@ def test_pictures_are_searched_and_labeled(run, tmp_path, capsys):
         (["classify", "RUN", "a.png"], "give --labels"),
         (["semantic-search", "RUN", "texts.txt", "a query"], "--images FOLDER QUERY"),
         (["semantic-search", "RUN", "--images", "nowhere", "a query"], "nowhere"),
+        (["semantic-search", "RUN", "--images", ".", ""], "the query is empty"),
+        (["semantic-search", "RUN", "--images", ".", "  "], "the query is empty"),
         (
             ["semantic-search", "RUN", "--images", ".", "query", "--to", "de"],
             "--to is for",
@@ -101,6 +103,36 @@ def test_what_cannot_be_is_refused_in_one_line(run, tmp_path, capsys, arguments,
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in error
     assert "unexpected" not in error
+
+
+def test_bad_pictures_come_at_once_or_are_left_out_by_name(run, tmp_path, capsys):
+    folder, vectors = tmp_path / "pictures", tmp_path / "found.npz"
+    folder.mkdir()
+    for name, one in zip("ab", pixels(), strict=True):
+        Image.fromarray(one).save(folder / f"{name}.png")
+    for i in range(21):
+        (folder / f"bad{i:02}.png").write_bytes(b"no picture")
+    commands = {
+        "semantic-search": [str(run), "--images", str(folder), "a red circle"],
+        "classify": [str(run), str(folder), "--labels", "red circle", "blue square"],
+        "embed": [str(run), str(folder), "--output", str(vectors)],
+    }
+    for name, arguments in commands.items():
+        assert main([name, *arguments]) == 3
+        out, err = capsys.readouterr()
+        assert "pictures: 21 bad pictures: correct them, or leave out bad pictures with" in err
+        assert err.count("bad") > 20
+        assert "--skip-bad-pictures" in err
+        assert "and 1 more" in err
+        assert not out
+    assert not vectors.exists()
+    for name, arguments in commands.items():
+        assert main([name, *arguments, "--skip-bad-pictures"]) == 0
+        out, err = capsys.readouterr()
+        assert f"{folder / 'bad20.png'} is left out" in err
+        assert "pictures: 21 bad pictures left out" in err
+        assert name == "embed" or len(out.splitlines()) == 2 + (name == "semantic-search")
+    assert np.load(vectors)["vectors"].shape[0] == 2
 
 
 def test_a_list_of_pictures_is_no_text(run, tmp_path, capsys):

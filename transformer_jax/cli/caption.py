@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv, wrote
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -30,7 +30,7 @@ CaptionFlags: Any = generation_flags(
 
 
 @dataclasses.dataclass(frozen=True)
-class Caption(CaptionFlags, PredictionCommand):
+class Caption(CaptionFlags, PictureFlags, PredictionCommand):
     """Describe pictures with a captioner: one line of text per picture."""
 
     run: tyro.conf.Positional[Path]
@@ -57,11 +57,13 @@ class Caption(CaptionFlags, PredictionCommand):
     def __call__(self) -> int:
         """Writes one line per picture, in input order."""
         search = self.search()
-        paths = self.paths()
+        given = self.given_pictures()
+        from transformer_jax.cli.pictures import readable_pictures
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.inference.captions import CaptionPredictor
 
         predictor = CaptionPredictor(self.run, self.checkpoint)
+        [paths] = readable_pictures(self, predictor.form.max_pixels, given)
         captioner = predictor.captioner
         captioner.search = predictor.search(None, search)
         captioner.batching = dataclasses.replace(
@@ -70,7 +72,6 @@ class Caption(CaptionFlags, PredictionCommand):
         )
         with TextOutput(self.output, self.input) as out:
             out.write(tsv("path", "rank", "score", "text") if self.tsv else b"")
-            # Read all pictures first, so that a bad one is refused before any is described.
             pictures = [
                 predictor.picture(path, i)
                 for i, path in enumerate(tracked(paths, "reading pictures"), 1)
@@ -135,8 +136,8 @@ class Caption(CaptionFlags, PredictionCommand):
             raise ConfigError("--num-return-sequences is for beam search: leave it or --sample out")
         return {**given, "num_beams": 1, "do_sample": True}
 
-    def paths(self) -> list[str]:
-        """Returns the paths of all pictures; folders are read recursively, sorted by path.
+    def given_pictures(self) -> list[tuple[str, str]]:
+        """Returns the paths of all pictures, each after its place; see :func:`.picture_paths`.
 
         Raises:
             ConfigError: No pictures are given.
@@ -147,8 +148,8 @@ class Caption(CaptionFlags, PredictionCommand):
 
         given = [(f"picture {n}", path) for n, path in enumerate(self.images, 1)]
         listed = [] if self.input is None else [*read_lines(self.input, "--input")]
-        given += [(f"{self.input}:{n}", line) for n, line in enumerate(listed, 1) if line.strip()]
-        found = list(picture_paths(given))
+        lines = [(f"{self.input}:{n}", line) for n, line in enumerate(listed, 1) if line.strip()]
+        found = [*picture_paths(given), *picture_paths(lines, listed=True)]
         if not found:
             raise ConfigError("caption needs pictures: caption RUN a.png b.jpg, or --input LIST")
         return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Range, Share
 from transformer_jax.core.errors import ConfigError, DataError, plural
 
@@ -27,7 +27,7 @@ _COMPLETION = frozenset(("prompt", "completion", "chosen", "rejected"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify(PredictionCommand):
+class Classify(PictureFlags, PredictionCommand):
     """Classify texts or pictures: one line with label and probability per text or picture.
 
     A multi-label model prints all labels above a threshold; a reward model prints the reward of
@@ -63,6 +63,7 @@ class Classify(PredictionCommand):
 
         if reads_pictures(self.run):
             return classify_pictures(self)
+        self.refuse_skipping("texts")
         self.check_labels()
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.inference.encoders import load_task

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
@@ -16,7 +16,7 @@ __all__ = ["Embed"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed(LanguageFlags, PredictionCommand):
+class Embed(LanguageFlags, PictureFlags, PredictionCommand):
     """Write embeddings of lines of text, their tokens, or pictures: .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]
@@ -55,6 +55,7 @@ class Embed(LanguageFlags, PredictionCommand):
 
         if reads_pictures(self.run):
             return embed_pictures(self)
+        self.refuse_skipping("lines of text")
         layers = layers_of(self.layers)
         import numpy as np
 

@@ -1,18 +1,23 @@
 """Pictures as input of commands that read texts: paths instead of lines."""
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from transformer_jax.data.images.store import Pictures
 
 __all__ = [
     "classify_pictures",
     "compares_pictures",
     "embed_pictures",
     "picture_paths",
+    "readable_pictures",
     "reads_pictures",
     "search_pictures",
 ]
@@ -55,22 +60,23 @@ def search_pictures(command: Any) -> int:
     import numpy as np
 
     from transformer_jax.cli.encoders import write
-    from transformer_jax.data.images.sources import find_pictures
+    from transformer_jax.data.images.folders import find_pictures
     from transformer_jax.inference.image_texts import ImageTextPredictor
 
     for name, usual in (("layers", "last"), ("pool", None), ("from_language", None), ("to", None)):
         if getattr(command, name) != usual:
             flag = name.removesuffix("_language")
             raise ConfigError(f"--{flag} is for encoders: {command.run} has one vector per text")
-    query = str(command.file)
+    query = command.file
     if command.images is None or command.query is not None:
         raise ConfigError(
             f"{command.run} searches pictures: semantic-search {command.run} --images FOLDER QUERY"
         )
     if not query.strip():
         raise ConfigError("the query is empty: give a text")
-    paths = find_pictures(command.images)
+    found = [("", path) for path in find_pictures(command.images)]
     predictor = ImageTextPredictor(command.run, command.checkpoint)
+    [paths] = readable_pictures(command, predictor.form.max_pixels, found)
     worth = predictor.embed_images(paths) @ predictor.embed_texts(query)
     write("cosine", "picture")
     for i in np.argsort(-worth, kind="stable")[: command.top].tolist():
@@ -89,19 +95,23 @@ def classify_pictures(command: Any) -> int:
     from transformer_jax.cli.encoders import given_lines, windows, write
 
     command.check_task("classify")
-    labels, tell = _labels(command)
+    labels, tell, form = _labels(command)
     if command.all:
         write("label", "probability", *labels)
     given = ((name, _named(name, text)) for name, text in given_lines(command.texts))
-    for window in windows(picture_paths(given), min(command.buffer_size, _BATCH)):
-        for row in tell(window):
-            write(*command.cells("classify", labels, row))
-        sys.stdout.buffer.flush()
+    paths = picture_paths(given, listed=not command.texts)
+    size = min(command.buffer_size, _BATCH)
+    streamed = None if command.texts else size
+    for several in readable_pictures(command, form.max_pixels, paths, streamed):
+        for window in windows(several, size):
+            for row in tell(window):
+                write(*command.cells("classify", labels, row))
+            sys.stdout.buffer.flush()
     return 0
 
 
-def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Returns the labels, and a function from paths to the probabilities of labels.
+def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any], "Pictures"]:
+    """Returns the labels, a function from paths to their probabilities, and the form of pictures.
 
     Raises:
         ConfigError: ``--labels`` is missing for a model of images and texts, or given for another
@@ -119,12 +129,13 @@ def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
         template = TEMPLATE if command.template is None else command.template
         check_labels(command.labels, template)
         texts = ImageTextPredictor(command.run, command.checkpoint)
-        return command.labels, lambda paths: texts.probabilities(paths, command.labels, template)
+        tell = lambda paths: texts.probabilities(paths, command.labels, template)
+        return command.labels, tell, texts.form
     from transformer_jax.inference.images import ImagePredictor
 
     command.check_labels()
     predictor = ImagePredictor(command.run, command.checkpoint)
-    return predictor.labels, predictor.probabilities
+    return predictor.labels, predictor.probabilities, predictor.form
 
 
 def _named(name: str, path: str) -> str:
@@ -171,13 +182,14 @@ def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[s
         from transformer_jax.inference.images import ImagePredictor
 
         predictor = ImagePredictor(command.run, command.checkpoint)
-        return "pictures", predictor.embed, _paths(command.file)
+        return "pictures", predictor.embed, _paths(command, predictor.form)
     from transformer_jax.cli.encoders import file_lines
     from transformer_jax.inference.image_texts import ImageTextPredictor
 
     both = ImageTextPredictor(command.run, command.checkpoint)
     if command.file.is_dir():
-        return "pictures", both.embed_images, _paths(command.file)
+        return "pictures", both.embed_images, _paths(command, both.form)
+    command.refuse_skipping("lines of text")
     return "lines", both.embed_texts, _texts(file_lines(command.file, "embed"), command.file)
 
 
@@ -199,36 +211,83 @@ def _texts(lines: Iterable[str], file: Path) -> Iterator[str]:
         yield line
 
 
-def _paths(file: Path) -> Iterator[str]:
-    """Returns the pictures of a folder, sorted by name, or the paths listed in a file."""
+def _paths(command: Any, form: "Pictures") -> Iterator[str]:
+    """Yields the pictures of a folder, sorted by name, or the paths listed in a file."""
     from transformer_jax.cli.encoders import file_lines
-    from transformer_jax.data.images.sources import find_pictures
 
+    file, streamed = command.file, None
     if file.is_dir():
-        return iter(find_pictures(str(file)))
-    lines = enumerate(file_lines(file, "embed"), 1)
-    return picture_paths((f"{file}:{n}", path) for n, line in lines if (path := line.strip()))
+        given, listed = [("", str(file))], False
+    else:
+        lines, listed = enumerate(file_lines(file, "embed"), 1), True
+        given = ((f"{file}:{n}", path) for n, line in lines if (path := line.strip()))
+        streamed = _BATCH if str(file) == "-" else None
+    paths = picture_paths(given, listed=listed)
+    return itertools.chain.from_iterable(
+        readable_pictures(command, form.max_pixels, paths, streamed)
+    )
 
 
-def picture_paths(given: Iterable[tuple[str, str]]) -> Iterator[str]:
+def picture_paths(
+    given: Iterable[tuple[str, str]], *, listed: bool = False
+) -> Iterator[tuple[str, str]]:
     """Yields the paths of pictures; those of a folder are sorted, with its subfolders.
 
     Args:
         given: Paths of pictures and folders, each after the place where it is listed.
+        listed: Whether they come from a file or from standard input, which name no other machine.
+
+    Yields:
+        The paths, each after its place, which is empty for the pictures of a folder.
 
     Raises:
-        DataError: There is no such file, or a folder has no pictures; the message names the place.
+        DataError: A folder has no pictures; the message names the place.
     """
-    from transformer_jax.core.storage.urls import url_of
-    from transformer_jax.data.images.sources import find_pictures
+    from transformer_jax.data.files import listed_path
+    from transformer_jax.data.images.folders import find_pictures
 
     for place, path in given:
+        path = listed_path(path, "", place) if listed else path
         if os.path.isdir(path):
-            yield from find_pictures(path)
-        elif os.path.lexists(path) or url_of(path) is not None:
-            yield path
+            yield from (("", one) for one in find_pictures(path))
         else:
-            raise DataError(f"{place}: {path}: No such file or directory")
+            yield place, path
+
+
+def readable_pictures(
+    command: Any, max_pixels: int, given: Iterable[tuple[str, str]], streamed: int | None = None
+) -> Iterator[list[str]]:
+    """Yields the pictures that can be read, after all of them are decoded once.
+
+    So bad pictures come at once, before any work; with ``--skip-bad-pictures`` they are left out,
+    named and counted.
+
+    Args:
+        command: The flags of a command with pictures.
+        max_pixels: Largest number of pixels in a picture.
+        given: Paths of pictures, each after its place; see :func:`picture_paths`.
+        streamed: Number of pictures to read at a time from standard input; None reads all of them.
+
+    Raises:
+        ListedError: Pictures are missing, damaged, of unknown format or too large.
+    """
+    from transformer_jax.cli.encoders import windows
+    from transformer_jax.cli.output import note
+    from transformer_jax.data.bad_rows import BadRows
+    from transformer_jax.data.images.sources import PictureFiles, check_pictures
+
+    policy: Any = "skip" if command.skip_bad_pictures else "refuse"
+    bad, count = BadRows("pictures", policy, "picture", "--skip-bad-pictures"), 0
+    for several in [list(given)] if streamed is None else windows(given, streamed):
+        places, paths = [place for place, _ in several], [path for _, path in several]
+        good = check_pictures(PictureFiles(paths, places), max_pixels, bad, decoded=True)
+        count += len(good)
+        if bad.refused:
+            bad.check(count)
+        for i in sorted({*range(len(paths))} - {*good}):
+            note(f"{paths[i]} is left out")
+        yield [paths[i] for i in good]
+    bad.report(count)
 
 
 def _batches(paths: Iterator[str]) -> Iterator[list[Any]]:

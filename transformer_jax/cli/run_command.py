@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from transformer_jax.core.config_fields import Configuration, Count
+from transformer_jax.core.errors import ConfigError
 
-__all__ = ["MeshFlags", "PredictionCommand", "RunCommand"]
+__all__ = ["MeshFlags", "PictureFlags", "PredictionCommand", "RunCommand"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,26 @@ class RunCommand(Configuration, group="--"):
 
         with changed_config(self.allow_changed_config):
             yield
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PictureFlags(Configuration, group="--"):
+    """The flags of commands that may read pictures."""
+
+    skip_bad_pictures: bool = False
+    """Leave out pictures that cannot be read, and name them, instead of refusing them."""
+
+    def refuse_skipping(self, what: str) -> None:
+        """Refuses the flag for a model or input without pictures.
+
+        Args:
+            what: The input.
+
+        Raises:
+            ConfigError: The flag is given.
+        """
+        if self.skip_bad_pictures:
+            raise ConfigError(f"--skip-bad-pictures is for pictures, not {what}: leave it out")
 
 
 @dataclasses.dataclass(frozen=True)

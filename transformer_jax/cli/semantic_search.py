@@ -8,7 +8,7 @@ from typing import Literal
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
@@ -17,7 +17,7 @@ __all__ = ["SemanticSearch"]
 
 
 @dataclasses.dataclass(frozen=True)
-class SemanticSearch(LanguageFlags, PredictionCommand):
+class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
     """Print the lines or pictures with the highest cosine similarity to a query, as TSV.
 
     A sentence encoder with prompts "query" and "document" puts them before the query and the lines,
@@ -27,7 +27,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of an encoder or a translator, or of a model of images
     and texts."""
-    file: tyro.conf.Positional[Path]
+    file: tyro.conf.Positional[str]
     """Text file of any size; - is standard input. Empty lines are ignored. With --images, the
     query."""
     query: tyro.conf.Positional[str | None] = None
@@ -52,6 +52,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
             return search_pictures(self)
         if self.images is not None:
             raise ConfigError(f"--images: {self.run} is not a model of images and texts")
+        self.refuse_skipping("lines of text")
         return self.search_lines()
 
     def search_lines(self) -> int:
@@ -75,7 +76,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         from transformer_jax.core.numerics import cosine
         from transformer_jax.data.text import check_readable
 
-        if str(self.file) != "-":
+        if self.file != "-":
             check_readable(self.file, "semantic-search")
         pool, run, own = pool_of(self.run, self.pool), open_directory(self.run), self.pool is None
         name, compare = similarity_of(run) if own else ("cosine", cosine)
@@ -90,7 +91,7 @@ class SemanticSearch(LanguageFlags, PredictionCommand):
         kept: list[tuple[int, str]] = []  # lines of the current window
 
         def lines():
-            for number, line in enumerate(file_lines(self.file, "semantic-search"), 1):
+            for number, line in enumerate(file_lines(Path(self.file), "semantic-search"), 1):
                 if plain(line):
                     kept.append((number, line))
                     yield prepare(line)

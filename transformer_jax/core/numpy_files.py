@@ -59,8 +59,11 @@ def _check_members(file: io.BufferedIOBase, size: int) -> None:
                     f"{member.filename} unpacks from {member.compress_size:,} to "
                     f"{member.file_size:,} bytes, but at most {most:,} are allowed"
                 )
-            with archive.open(member) as inside:
-                _check_array(inside, member.file_size)
+            try:
+                with archive.open(member) as inside:
+                    _check_array(inside, member.file_size)
+            except ValueError as error:
+                raise ValueError(f"{member.filename}: {error}") from None
 
 
 def _check_array(file: Any, size: int) -> None:

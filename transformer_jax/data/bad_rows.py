@@ -16,7 +16,6 @@ RowErrors: TypeAlias = contextlib.AbstractContextManager[object, bool | None]
 FIRST: RowErrors = contextlib.nullcontext()  # raises the error of the first bad row
 
 _LISTED = 20  # rows in an error
-_OFFER = "--data.read.bad-rows skip"
 
 Item = TypeVar("Item")
 
@@ -47,7 +46,13 @@ class BadRows:
         transformer_jax.core.errors.ListedError: ages.txt:2: 'old' is no age; or leave out bad ...
     """
 
-    def __init__(self, name: str, policy: BadRowPolicy | None = None, what: str = "row"):
+    def __init__(
+        self,
+        name: str,
+        policy: BadRowPolicy | None = None,
+        what: str = "row",
+        offer: str = "--data.read.bad-rows skip",
+    ):
         """Begins with no bad rows.
 
         Args:
@@ -55,9 +60,11 @@ class BadRows:
             policy: Whether bad rows are refused or skipped; None refuses them without an offer to
                 skip them, for commands and calls that have no such setting.
             what: What a row holds, in the singular.
+            offer: The flag that skips bad rows.
         """
         self.name, self.policy, self.what, self.count = name, policy, what, 0
         self._errors: list[str] = []
+        self._offer = offer
 
     def __enter__(self) -> "BadRows":
         return self
@@ -98,7 +105,7 @@ class BadRows:
             return
         offer = ""
         if self.policy == "refuse" and good:
-            offer = f"leave out bad {self.what}s with {_OFFER}"
+            offer = f"leave out bad {self.what}s with {self._offer}"
         if self.count == 1:
             raise ListedError(self._errors[0] + (f"; or {offer}" if offer else ""))
         rest = self.count - len(self._errors)

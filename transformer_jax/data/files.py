@@ -3,16 +3,59 @@
 import errno
 import io
 import os
+import posixpath
 import select
 import stat
 import time
 from typing import Any
 
+from transformer_jax.core.errors import DataError
 from transformer_jax.core.storage.copies import local_file
+from transformer_jax.core.storage.urls import is_url
 
-__all__ = ["open_file", "read_file"]
+__all__ = ["listed_path", "open_file", "read_file"]
 
 _PATIENCE = 2.0  # seconds to wait for a pipe's writer
+
+
+def listed_path(name: str, folder: str | os.PathLike[str], place: str) -> str:
+    """Returns the path of a file that another file names, relative to a folder.
+
+    A name in a file never makes the program talk to another machine: the user names those. So a
+    file in an object store names only files in its own folder there.
+
+    Args:
+        name: The name in the file.
+        folder: The folder to which names are relative, usually that of the file.
+        place: File and line, with which messages begin.
+
+    Raises:
+        DataError: The name is a URL, or leads out of the folder in an object store.
+
+    Example:
+        >>> listed_path("a.png", "pictures", "pictures/table.csv:2")
+        'pictures/a.png'
+        >>> listed_path("s3://bucket/a.png", "pictures", "pictures/table.csv:2")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.DataError: pictures/table.csv:2: s3://bucket/a.png is on ...
+    """
+    here = os.fspath(folder)
+    inner = name
+    if is_url(name):
+        inside = is_url(here) and name.startswith(f"{here.rstrip('/')}/")
+        inner = name[len(here.rstrip("/")) + 1 :] if inside else ""
+        if not inside:
+            raise DataError(
+                f"{place}: {name} is on another machine, which only a command may name: copy the "
+                f"file here, and name the copy"
+            )
+    if not is_url(here) or os.path.isabs(inner):
+        return os.path.join(here, inner)
+    inner = posixpath.normpath(inner)
+    if inner.split("/")[0] == "..":
+        raise DataError(f"{place}: {name} is not in {here}: copy the file there")
+    return f"{here.rstrip('/')}/{inner}"
 
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:

@@ -12,7 +12,7 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data import aligned, tables
 from transformer_jax.data.bad_rows import BadRows
-from transformer_jax.data.files import read_file
+from transformer_jax.data.files import listed_path, read_file
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs, collect, describe_swapped
 from transformer_jax.data.preparation import Preparation
@@ -186,7 +186,7 @@ def _is_named(item: str) -> bool:
 
 
 def _items(part: Any, path: str, where: str) -> tuple[str, ...]:
-    folder = pathlib.Path(path).parent
+    folder = os.path.dirname(path)
     found = []
     for name, files in part.items() if isinstance(part, dict) else [("", None)]:
         names = files.split(",") if isinstance(files, str) else files
@@ -195,7 +195,8 @@ def _items(part: Any, path: str, where: str) -> tuple[str, ...]:
                 f'{where} {path}: must be an object of files by pair, such as {{"de-en": '
                 f'"train.tsv"}}, or of such objects by split: {", ".join(_SPLITS)}'
             )
-        found.append(f"{name}={','.join(str(folder / one) for one in names)}")
+        paths = [listed_path(one, folder, f"{where} {path}") for one in names]
+        found.append(f"{name}={','.join(paths)}")
     named_files(found, f"{where} {path}")
     return tuple(found)
 

@@ -144,7 +144,10 @@ def _check(config: TransformerConfig) -> None:
     """
     _check_heads(config)
     if not config.vocab_size and not config.image.image_size:
-        raise ConfigError("vocab_size is 0: it must be at least 1")
+        raise ConfigError(
+            "image.image_size and vocab_size are 0: a model of pictures needs the first, a model "
+            "of texts the second"
+        )
     config.scores.check(max(config.encoder_layers, config.decoder_layers))
     config.positions.check(config.head_dim, decodes=config.decoder_layers > 0)
     for name in ("mlm_transform", "pooler"):

@@ -7,6 +7,7 @@ from typing import Any
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.preprocessing import MAX_SIDE
 from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import was_given
@@ -58,8 +59,10 @@ def check_pictures(run: Any, part: str) -> None:
                 f"{part}.compute.{field.name}: both parts share compute settings: give "
                 f"model.compute.{field.name}"
             )
-    if not image.image_size:
-        raise ConfigError(f"{part}.image.image_size is 0: an image model needs a size")
+    if not 1 <= image.image_size <= MAX_SIDE:
+        raise ConfigError(
+            f"{part}.image.image_size is {image.image_size}: allowed are 1 to {MAX_SIDE:,} pixels"
+        )
     if image.num_channels not in (1, 3):
         raise ConfigError(
             f"{part}.image.num_channels is {image.num_channels}: pictures have 3, or 1 if grayscale"

@@ -1,6 +1,6 @@
 """Compares the data of a resumed run with the checksums in its checkpoints' manifests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,14 @@ __all__ = ["refuse_changed_data"]
 
 
 def refuse_changed_data(
-    run: Path, said: Mapping[str, Any], fingerprint: str, inputs: Mapping[str, str]
+    run: Path, said: Mapping[str, Any], fingerprints: Sequence[str], inputs: Mapping[str, str]
 ) -> None:
     """Refuses to resume a run on other data than it began with, however they are read.
 
     Args:
         run: The run directory, for the message.
         said: The manifest's ``data``; manifests of earlier versions have no ``inputs``.
-        fingerprint: Checksum of the training data.
+        fingerprints: Checksums of the training data, in this version and in earlier ones.
         inputs: Checksums of all else that the run reads, by name, such as "the validation data".
 
     Raises:
@@ -25,13 +25,14 @@ def refuse_changed_data(
 
     Example:
         >>> data = {"fingerprint": "a", "inputs": {"the validation data": "b"}}
-        >>> refuse_changed_data(Path("runs/a"), data, "a", {"the validation data": "c"})
+        >>> refuse_changed_data(Path("runs/a"), data, ["a"], {"the validation data": "c"})
         Traceback (most recent call last):
         ...
         transformer_jax.core.errors.DataError: runs/a: the validation data have changed since the \
 run began: restore them, or begin a new run
     """
-    checked = [("the training data", said["fingerprint"], fingerprint)]
+    was = said["fingerprint"]
+    checked = [("the training data", was, was if was in fingerprints else fingerprints[0])]
     checked += [(name, was, inputs.get(name, was)) for name, was in said.get("inputs", {}).items()]
     for name, was, now in checked:
         if was != now:

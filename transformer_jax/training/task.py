@@ -56,12 +56,19 @@ class Data(NamedTuple):
         fingerprint: Checksum of the data; a run refuses to resume on training or validation data
             with a different checksum. Empty is not compared.
         threads: Number of threads that create training batches, e.g. to decode pictures.
+        earlier_fingerprints: The checksum in earlier versions, if it was another.
     """
 
     plan: Any
     make_batch: Callable[[Any], Batch]
     fingerprint: str = ""
     threads: int = 1
+    earlier_fingerprints: tuple[str, ...] = ()
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """The checksum, in this version and in earlier ones."""
+        return self.fingerprint, *self.earlier_fingerprints
 
     @classmethod
     def of(

@@ -312,7 +312,7 @@ class Trainer(Configuration, group="training"):
         restored, frozen = found
         manifest, path = restored.manifest, self.run.path
         tokenizer, task = self.task.tokenizer, self.task
-        refuse_changed_data(path, manifest["data"], task.train.fingerprint, task.checksums)
+        refuse_changed_data(path, manifest["data"], task.train.fingerprints, task.checksums)
         if tokenizer is not None and manifest["tokenizer"] != tokenizer.sha256:
             raise CheckpointError(f"{path}: tokenizer.json has changed since the run began")
         if manifest["key"]["impl"] != _impl():

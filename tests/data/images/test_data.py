@@ -12,8 +12,9 @@ from PIL import Image
 from transformer_jax.cli.caption import Caption
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images, open_table
+from transformer_jax.data.images.folders import find_pictures
 from transformer_jax.data.images.overlap import overlap
-from transformer_jax.data.images.sources import ArrayPictures, find_pictures
+from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.store import Pictures, build_image_store
 from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.loader import prefetched
@@ -319,6 +320,6 @@ def test_pictures_of_a_folder_are_those_of_its_subfolders_too(tmp_path):
         (tmp_path / name).touch()
     found = [str(tmp_path / name) for name in ("a.jpg", "b/z.PNG")]
     assert find_pictures(str(tmp_path)) == found
-    assert Caption(tmp_path, (str(tmp_path),)).paths() == found
+    assert Caption(tmp_path, (str(tmp_path),)).given_pictures() == [("", path) for path in found]
     with pytest.raises(DataError, match="none: no such folder of pictures"):
         find_pictures(str(tmp_path / "none"))

@@ -5,6 +5,7 @@ is complete if and only if its manifest exists: it is written last and removed f
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -332,6 +333,8 @@ def local_file(path: str | os.PathLike[str]) -> Path:
     """
     url = url_of(path)
     if url is None:
+        if "\0" in os.fspath(path):
+            raise OSError(errno.EINVAL, "the name holds NUL", os.fspath(path))
         return Path(path)
     objects, copy = Objects(url), read_copy(url)
     found = objects.info()

@@ -13,6 +13,7 @@ __all__ = [
     "FOLDER",
     "Backend",
     "draft_place",
+    "is_url",
     "read_copy",
     "url_of",
     "url_of_folder",
@@ -35,6 +36,16 @@ BACKENDS = {"s3": Backend("s3fs", "s3"), "gs": Backend("gcsfs", "gcs")}
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 _OF_PATHS = re.compile(rf"\b({'|'.join(BACKENDS)}):/(?!/)")
 _WORKING, _READ, _DRAFTS = "runs", "read", "drafts"
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path is a URL, of any scheme.
+
+    Example:
+        >>> is_url("s3://bucket/run"), is_url("https://host/a.png"), is_url("C:/a.png")
+        (True, True, False)
+    """
+    return _URL.fullmatch(os.fspath(path)) is not None
 
 
 def url_of(path: str | os.PathLike[str]) -> str | None:

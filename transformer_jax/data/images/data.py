@@ -9,13 +9,16 @@ import numpy as np
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.images import prepared
+from transformer_jax.data.images.columns import Columns, TextKind
 from transformer_jax.data.images.decoding import MAX_PIXELS
+from transformer_jax.data.images.folders import entries, log_unread
 from transformer_jax.data.images.overlap import overlap
+from transformer_jax.data.images.sources import check_pictures
 from transformer_jax.data.images.tables import (
-    Columns,
+    TABLES,
     ImageTable,
-    TextKind,
     is_split_folder,
     read_images,
 )
@@ -38,6 +41,9 @@ class ImageReadOptions(Configuration, group="data.read"):
     text: str | None = None
     # Whether the usual names of labels or of captions are tried first.
     text_kind: TextKind = "label"
+    # Pictures that cannot be read, and rows that name none: refuse lists up to twenty; skip leaves
+    # them out and counts them, after all pictures are decoded once.
+    bad_rows: BadRowPolicy = "refuse"
     lowercase: bool = False  # lower-case texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Largest number of pixels in a picture, checked before decoding.
@@ -131,8 +137,6 @@ def open_images(data: ImageData) -> ImageSplits:
     if data.test is not None:
         tests["test"] = _read(data.test, read, "data.test")
     splits = ImageSplits(train, valid, tests, read)
-    for source in {id(part.pictures): part.pictures for part in splits.parts}.values():
-        source.check(read.max_pixels)
     lines = (overlap(train, part) for part in splits.parts[1:])
     return dataclasses.replace(splits, overlaps=tuple(line for line in lines if line))
 
@@ -148,13 +152,24 @@ def open_table(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
             f"{flag} {path}: it has folders of {plural(len(found), 'split')} "
             f"({', '.join(found.values())}): name one of them"
         )
-    table = _read(path, read, flag)
-    table.pictures.check(read.max_pixels)
-    return table
+    return _read(path, read, flag)
 
 
 def _read(path: str, read: ImageReadOptions, flag: str) -> ImageTable:
-    return read_images(path, read.columns, flag, Preparation.of(read))
+    """Reads the rows and checks the pictures of one folder or file."""
+    what = "row" if path.lower().endswith(TABLES) else "picture"
+    bad = BadRows(path, read.bad_rows, what)
+    return _checked(read_images(path, read.columns, flag, Preparation.of(read), bad), read, bad)
+
+
+def _checked(table: ImageTable, read: ImageReadOptions, bad: BadRows) -> ImageTable:
+    """Returns a table without pictures that cannot be read, which are refused or counted."""
+    skips = read.bad_rows == "skip"
+    good = check_pictures(table.pictures, read.max_pixels, bad, decoded=skips)
+    if len(good) < len(table.pictures):
+        table = table.with_pictures(good)
+    bad.report(len(table))
+    return table
 
 
 def _split_folders(path: str) -> dict[str, str]:
@@ -167,12 +182,14 @@ def _split_folders(path: str) -> dict[str, str]:
         for name in names:
             if is_split_folder(os.path.join(here, name)):
                 found.setdefault(split, os.path.join(path, name))
+    used = {os.path.basename(folder) for folder in found.values()}
+    log_unread(path, [entry.name for entry in entries(here) if entry.name not in used])
     return found
 
 
 def _hold_out(table: ImageTable, share: float) -> tuple[ImageTable, ImageTable]:
     """Splits pictures into training and validation, about ``share`` of them."""
-    keys = [hashlib.blake2b(key.encode(), digest_size=8).digest() for key in table.keys]
+    keys = [hashlib.blake2b(os.fsencode(key), digest_size=8).digest() for key in table.keys]
     used = sorted(keys[row] for row in set(table.rows.tolist()))
     if len(used) < 2:
         raise DataError(
@@ -191,5 +208,10 @@ def _prepared(data: ImageData) -> tuple[ImageTable, ImageTable | None, dict[str,
     if "train" not in reader.splits:
         raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")
     names = [name for name in _SPLITS["valid"] if name in reader.splits][:1]
-    tests = {name: reader.table(name) for name in reader.splits if name.startswith("test")}
-    return reader.table("train"), reader.table(names[0]) if names else None, tests
+
+    def table(split: str) -> ImageTable:
+        part = reader.table(split)
+        return _checked(part, data.read, BadRows(part.name, data.read.bad_rows, "record"))
+
+    tests = {name: table(name) for name in reader.splits if name.startswith("test")}
+    return table("train"), table(names[0]) if names else None, tests

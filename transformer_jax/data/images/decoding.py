@@ -15,7 +15,8 @@ __all__ = ["FORMATS", "MAX_PIXELS", "SUFFIXES", "decode", "read_header"]
 # Formats that are only decoded: some of Pillow's start programs (EPS) or open further files.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 SUFFIXES = (
-    ".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
+    ".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff",
+    ".ppm", ".pgm", ".pbm", ".pnm",
 )  # fmt: skip
 MAX_PIXELS = 89_478_485
 """The largest number of pixels that Pillow decodes without a warning."""

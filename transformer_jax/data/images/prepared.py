@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.images.columns import PICTURES, TEXTS, Columns
 from transformer_jax.data.images.decoding import read_header
-from transformer_jax.data.images.tables import PICTURES, TEXTS, Columns, ImageTable
+from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.tfds import PreparedReader, find_prepared
 
 __all__ = ["ImageReader", "PreparedPictures", "open_images"]
@@ -18,17 +19,18 @@ __all__ = ["ImageReader", "PreparedPictures", "open_images"]
 class PreparedPictures(Sequence[bytes]):
     """The encoded pictures of a split."""
 
-    def __init__(self, data: Any, field: str, name: str):
+    def __init__(self, data: Any, field: str, name: str, records: Sequence[int] | None = None):
         self._data, self._field, self._name = data, field, name
+        self._records: Sequence[int] = range(len(data)) if records is None else records
         self._lock = threading.Lock()  # array_record has one position in a file
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self._records)
 
     def __getitem__(self, index: Any) -> Any:
         try:
             with self._lock:
-                return self._data[int(index)][self._field]
+                return self._data[self._records[int(index)]][self._field]
         except Exception as error:  # array_record has no error class of its own
             raise DataError(
                 f"{self.where(index)}: cannot be read ({error}): prepare the data set again"
@@ -36,21 +38,29 @@ class PreparedPictures(Sequence[bytes]):
 
     def where(self, index: int) -> str:
         """Returns the split and the number of the record."""
-        return f"{self._name}: record {index}"
+        return f"{self._name}: record {self._records[index]}"
 
-    def check(self, max_pixels: int) -> None:
-        """Checks the header of each picture.
+    def check(self, index: int, max_pixels: int) -> None:
+        """Checks the header of a picture.
 
         Raises:
-            DataError: A picture is of unknown format, or has more pixels.
+            DataError: The picture is of unknown format, or has more pixels.
         """
-        for index in range(len(self)):
-            read_header(self[index], self.where(index), max_pixels)
+        read_header(self[index], self.where(index), max_pixels)
 
-    def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """The encoded pictures, without versions."""
+    def select(self, indices: Sequence[int]) -> "PreparedPictures":
+        """Returns some of the pictures."""
+        records = [self._records[i] for i in indices]
+        return PreparedPictures(self._data, self._field, self._name, records)
+
+    def versions(self) -> Iterator[bytes]:
+        """The encoded pictures."""
         for index in range(len(self)):
-            yield self[index], b""
+            yield self[index]
+
+    def digests(self) -> Iterator[bytes]:
+        """The encoded pictures."""
+        return self.versions()
 
 
 class ImageReader(PreparedReader):

@@ -1,29 +1,36 @@
 """Pictures by index, as encoded bytes or as arrays: files and arrays in memory."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt8
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.core.numpy_files import load_arrays
 from transformer_jax.core.storage.copies import local_file
+from transformer_jax.core.task_progress import tracked
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.files import open_file, read_file
-from transformer_jax.data.images.decoding import SUFFIXES, decode, read_header
+from transformer_jax.data.images.decoding import decode, read_header
 
 __all__ = [
     "ArrayPictures",
     "PictureFiles",
     "PictureSource",
-    "find_pictures",
-    "load_arrays",
+    "check_pictures",
+    "load_array",
+    "open_arrays",
     "pixels_of",
 ]
 
 _LARGEST_FILE = 1 << 29  # bytes
+_THREADS = 8  # files that are open at a time
 
 
 @runtime_checkable
@@ -39,11 +46,17 @@ class PictureSource(Protocol):
     def where(self, index: int) -> str:
         """Returns the place of a picture, with which messages begin."""
 
-    def check(self, max_pixels: int) -> None:
-        """Refuses pictures that are missing or too large, without decoding any."""
+    def check(self, index: int, max_pixels: int) -> None:
+        """Refuses a picture that is missing or too large, without decoding it."""
 
-    def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """The identity of each picture for checksums, and its version, which copying changes."""
+    def select(self, indices: Sequence[int]) -> "PictureSource":
+        """Returns some of the pictures."""
+
+    def versions(self) -> Iterator[bytes]:
+        """Values of all pictures that change with them, found without reading them."""
+
+    def digests(self) -> Iterator[bytes]:
+        """The checksums of all pictures, by their content."""
 
 
 class PictureFiles(Sequence[bytes]):
@@ -51,7 +64,7 @@ class PictureFiles(Sequence[bytes]):
 
     Args:
         paths: The files.
-        places: Where each is listed, such as ``captions.csv:3: ``; None if nowhere.
+        places: Where each is listed, such as ``captions.csv:3``; empty or None if nowhere.
     """
 
     def __init__(self, paths: list[str], places: list[str] | None = None):
@@ -69,37 +82,57 @@ class PictureFiles(Sequence[bytes]):
 
     def where(self, index: int) -> str:
         """Returns the line that lists a picture, and its file."""
-        place = "" if self._places is None else f"{self._places[index]}: "
-        return f"{place}{self.paths[index]}"
+        place = "" if self._places is None else self._places[index]
+        return f"{place}: {self.paths[index]}" if place else self.paths[index]
 
-    def check(self, max_pixels: int) -> None:
-        """Checks the format and the size at the beginning of each file.
+    def check(self, index: int, max_pixels: int) -> None:
+        """Checks the format and the size at the beginning of a file.
 
         Truncation or damage later in a file shows only when it is decoded.
 
         Raises:
-            DataError: A file is missing, not a picture, or has more pixels.
+            DataError: The file is missing, not a picture, or has more pixels.
         """
-        with concurrent.futures.ThreadPoolExecutor(max_workers=8) as threads:
-            check = lambda index: self._check(index, max_pixels)
-            for _ in threads.map(check, range(len(self))):
-                pass
-
-    def _check(self, index: int, max_pixels: int) -> None:
         try:
             with open_file(self.paths[index]) as file:
                 read_header(file, self.where(index), max_pixels)
         except OSError as error:
             raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
 
-    def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """Path, size and time of each file."""
+    def select(self, indices: Sequence[int]) -> "PictureFiles":
+        """Returns some of the files."""
+        places = None if self._places is None else [self._places[i] for i in indices]
+        return PictureFiles([self.paths[i] for i in indices], places)
+
+    def versions(self) -> Iterator[bytes]:
+        """Path, size and times of each file; only writing it or its attributes changes the last."""
+        for path, status in zip(self.paths, self._statuses(), strict=True):
+            times = f"{status.st_mtime_ns}\0{status.st_ctime_ns}"
+            yield f"{path}\0{status.st_size}\0{times}".encode(errors="surrogateescape")
+
+    def sizes(self) -> Iterator[bytes]:
+        """Path and size of each file, by which earlier versions recognized pictures."""
+        for path, status in zip(self.paths, self._statuses(), strict=True):
+            yield f"{path}\0{status.st_size}".encode(errors="surrogateescape")
+
+    def _statuses(self) -> Iterator[os.stat_result]:
         for index, path in enumerate(self.paths):
             try:
-                status = os.stat(local_file(path))
+                yield os.stat(local_file(path))
             except OSError as error:
                 raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
-            yield f"{path}\0{status.st_size}".encode(), str(status.st_mtime_ns).encode()
+
+    def digests(self) -> Iterator[bytes]:
+        """The SHA-256 of each file, several at a time."""
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+            yield from threads.map(self._digest, range(len(self)))
+
+    def _digest(self, index: int) -> bytes:
+        try:
+            with open_file(self.paths[index]) as file:
+                return hashlib.file_digest(file, "sha256").digest()
+        except OSError as error:
+            raise DataError(f"{self.where(index)}: {error.strerror or error}") from None
 
 
 class ArrayPictures(Sequence[np.ndarray]):
@@ -135,7 +168,7 @@ class ArrayPictures(Sequence[np.ndarray]):
         """Returns the file, and the index of the picture in it, from 0."""
         return f"{self.name}: picture {index}"
 
-    def check(self, max_pixels: int) -> None:
+    def check(self, index: int, max_pixels: int) -> None:
         """Refuses pictures with too many pixels.
 
         Raises:
@@ -144,14 +177,55 @@ class ArrayPictures(Sequence[np.ndarray]):
         _, height, width, _ = self.array.shape
         if height * width > max_pixels:
             raise DataError(
-                f"{self.name}: {width:,} x {height:,} pixels, but at most {max_pixels:,} are "
-                f"allowed: make them smaller, or raise data.read.max_pixels"
+                f"{self.where(index)}: {width:,} x {height:,} pixels, but at most {max_pixels:,} "
+                f"are allowed: make them smaller, or raise data.read.max_pixels"
             )
 
-    def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """The checksum of the pixels of each picture, without versions."""
+    def select(self, indices: Sequence[int]) -> "ArrayPictures":
+        """Returns some of the pictures, in memory."""
+        return ArrayPictures(self.array[np.asarray(indices)], self.name)
+
+    def versions(self) -> Iterator[bytes]:
+        """The checksums, which cost no more than anything else that depends on all pixels."""
+        return self.digests()
+
+    def digests(self) -> Iterator[bytes]:
+        """The SHA-256 of the pixels of each picture."""
         for picture in self.array:
-            yield hashlib.sha256(np.ascontiguousarray(picture).data).digest(), b""
+            yield hashlib.sha256(np.ascontiguousarray(picture).data).digest()
+
+
+def check_pictures(
+    source: PictureSource, max_pixels: int, bad: BadRows, *, decoded: bool = False
+) -> list[int]:
+    """Returns the pictures that can be read; others are added to ``bad``.
+
+    Args:
+        source: The pictures.
+        max_pixels: Largest number of pixels in a picture.
+        bad: Collects pictures that are missing, of unknown format or too large.
+        decoded: Whether all pictures are decoded, so that damaged ones are found too.
+    """
+
+    def flaw(index: int) -> DataError | None:
+        try:
+            if decoded:
+                pixels_of(source, index, 3, max_pixels)
+            else:
+                source.check(index, max_pixels)
+        except DataError as error:
+            return error
+        return None
+
+    good, name = [], f"decoding the pictures of {bad.name}"
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        flaws: Iterable[DataError | None] = threads.map(flaw, range(len(source)))
+        for index in tracked(range(len(source)), name) if decoded else range(len(source)):
+            with bad:
+                if (error := next(flaws)) is not None:
+                    raise error
+                good.append(index)
+    return good
 
 
 def pixels_of(
@@ -196,41 +270,44 @@ def in_channels(
     return ((pixels.astype(np.uint32) @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
 
 
-def find_pictures(folder: str) -> list[str]:
-    """Returns the pictures in a folder and its subfolders, in the order of their paths.
+@contextlib.contextmanager
+def open_arrays(path: str, flag: str = "") -> Iterator[Mapping[str, np.ndarray]]:
+    """Opens the arrays of a ``.npz`` file by name, or the array of a ``.npy`` file as ``""``.
 
-    Raises:
-        DataError: There is no such folder, or it has no pictures.
-    """
-    if not os.path.isdir(folder):
-        raise DataError(f"{folder or repr(folder)}: no such folder of pictures")
-    found = sorted(
-        os.path.join(parent, name)
-        for parent, _, names in os.walk(folder)
-        for name in names
-        if not name.startswith(".") and name.lower().endswith(SUFFIXES)
-    )
-    if not found:
-        raise DataError(f"{folder}: no pictures: their names end in {', '.join(SUFFIXES)}")
-    return found
-
-
-def load_arrays(path: str, flag: str = "") -> dict[str, np.ndarray]:
-    """Loads the arrays of a ``.npz`` file by name, or the array of a ``.npy`` file as ``""``.
-
-    A ``.npy`` file is memory-mapped. Files with Python objects are refused.
+    A ``.npy`` file is memory-mapped, and an array of a ``.npz`` file is loaded when it is used.
+    Files with Python objects, and those that unpack to far more than they have, are refused.
 
     Raises:
         DataError: The file cannot be read.
     """
     where = f"{flag} {path}" if flag else path
+    with contextlib.ExitStack() as stack:
+        try:
+            file = local_file(path)
+            if zipfile.is_zipfile(file):
+                arrays = load_arrays(stack.enter_context(open_file(file)))
+                stack.enter_context(arrays)
+            else:
+                arrays = {"": np.load(file, mmap_mode="r", allow_pickle=False)}
+        except OSError as error:
+            raise DataError(f"{where}: {error.strerror or error}") from None
+        except Exception as error:  # of zipfile, pickle and NumPy
+            raise DataError(f"{where}: no .npy or .npz file of numbers ({error})") from None
+        yield arrays
+
+
+def load_array(arrays: Mapping[str, np.ndarray], name: str, where: str) -> np.ndarray:
+    """Loads an array of a file.
+
+    Args:
+        arrays: The file, from :func:`open_arrays`.
+        name: Name of the array.
+        where: Name of the file, for messages.
+
+    Raises:
+        DataError: It is damaged.
+    """
     try:
-        loaded = np.load(local_file(path), mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except OSError as error:
-        raise DataError(f"{where}: {error.strerror or error}") from None
-    except Exception as error:  # of zipfile, pickle and NumPy
-        raise DataError(f"{where}: no .npy or .npz file of numbers ({error})") from None
+        return arrays[name]
+    except Exception as error:  # of zipfile, zlib and NumPy
+        raise DataError(f"{where}: {name}: damaged ({error}): get it again") from None

@@ -16,9 +16,15 @@ from jaxtyping import Float32, Int, UInt8
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.task_progress import tracked
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.images.augmentation import Augmentation, KeyedRows
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.sources import ArrayPictures, PictureSource, pixels_of
+from transformer_jax.data.images.sources import (
+    ArrayPictures,
+    PictureFiles,
+    PictureSource,
+    pixels_of,
+)
 from transformer_jax.data.images.transforms import centre_crop
 from transformer_jax.data.store import open_arrays, release_pages, write_arrays
 
@@ -78,8 +84,10 @@ class ImageStore:
         form: The form in which the model reads them.
     """
 
-    def __init__(self, source: PictureSource, form: Pictures, array: Any = None):
-        self.form, self._source, self._array = form, source, array
+    def __init__(
+        self, source: PictureSource, form: Pictures, array: Any = None, name: str = "pictures"
+    ):
+        self.form, self._source, self._array, self._name = form, source, array, name
 
     @property
     def decoded(self) -> bool:
@@ -143,12 +151,22 @@ class ImageStore:
         return indices, self.batch(pictures, keys, change)
 
     def parts(self) -> Iterator[UInt8[np.ndarray, " part"]]:
-        """Bytes for the checksum of the data: pixels, or paths and sizes of files."""
+        """Bytes for the checksum of the data: of all pixels, or of the content of all files."""
         if self._array is not None:
             yield np.frombuffer(_digest(self._array), np.uint8)
-        else:
-            for identity, _ in self._source.parts():
-                yield np.frombuffer(identity, np.uint8)
+            return
+        digests = self._source.digests()
+        for _ in tracked(range(len(self._source)), f"reading the pictures of {self._name}"):
+            yield np.frombuffer(next(digests), np.uint8)
+
+    def earlier_parts(self) -> list[UInt8[np.ndarray, " part"]] | None:
+        """The same in earlier versions; None if nothing has changed since.
+
+        Pictures that are not decoded before training were known by their paths and sizes.
+        """
+        if self._array is not None or not isinstance(self._source, PictureFiles):
+            return None
+        return [np.frombuffer(part, np.uint8) for part in self._source.sizes()]
 
 
 def build_image_store(
@@ -171,20 +189,20 @@ def build_image_store(
             4 GiB.
 
     Raises:
-        DataError: A picture decoded now is missing, damaged, truncated, or has too many pixels.
-            The message names it.
+        DataError: Pictures decoded now are missing, damaged, truncated, or have too many pixels.
+            The message names them.
     """
     shape = (len(source), form.side, form.side, form.channels)
     if isinstance(source, ArrayPictures) and source.array.shape == shape:
-        return ImageStore(source, form, source.array)  # they are already such squares
+        return ImageStore(source, form, source.array, name)  # they are already such squares
     if decode is None:
         decode = int(np.prod(shape, dtype=np.int64)) <= STORED
     if not decode:
-        return ImageStore(source, form)
+        return ImageStore(source, form, None, name)
     if cache is None:
         squares = np.zeros(shape, np.uint8)
         _fill(squares, source, form, name)
-        return ImageStore(source, form, squares)
+        return ImageStore(source, form, squares, name)
     folder = pathlib.Path(cache) / f"pictures-{_key(source, form)}"
     kept = open_arrays(folder, _NAMES)
     if kept is None:
@@ -199,19 +217,27 @@ def build_image_store(
         write_arrays(folder, fill)
         kept = open_arrays(folder, _NAMES)
         assert kept is not None
-    return ImageStore(source, form, kept[0][0])
+    return ImageStore(source, form, kept[0][0], name)
 
 
 def _fill(array: np.ndarray, source: PictureSource, form: Pictures, name: str) -> None:
     """Decodes all pictures, several at a time."""
 
-    def put(index: int) -> None:
-        array[index] = form.square(source, index)
+    def put(index: int) -> DataError | None:
+        try:
+            array[index] = form.square(source, index)
+        except DataError as error:
+            return error
+        return None
 
+    bad = BadRows(name, "refuse", "picture")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         done = threads.map(put, range(len(source)))
         for _ in tracked(range(len(source)), f"decoding the pictures of {name}"):
-            next(done)
+            with bad:
+                if (error := next(done)) is not None:
+                    raise error
+    bad.check(len(source) - bad.count)
 
 
 def _key(source: PictureSource, form: Pictures) -> str:
@@ -219,8 +245,8 @@ def _key(source: PictureSource, form: Pictures) -> str:
     prepare = form.preprocessing
     read = (form.side, form.size, form.channels, prepare.fit, prepare.filter)
     digest = hashlib.sha256(repr(read).encode())
-    for identity, version in source.parts():
-        digest.update(identity + b"\0" + version + b"\0")
+    for version in source.versions():
+        digest.update(version + b"\0")
     return digest.hexdigest()[:24]
 
 

@@ -4,65 +4,41 @@ import csv
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.task_progress import log
+from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.files import listed_path
+from transformer_jax.data.images.columns import Columns
 from transformer_jax.data.images.decoding import SUFFIXES
+from transformer_jax.data.images.folders import (
+    check_name,
+    entries,
+    is_folder,
+    log_unread,
+    scan_folder,
+)
 from transformer_jax.data.images.sources import (
     ArrayPictures,
     PictureFiles,
     PictureSource,
-    load_arrays,
+    load_array,
+    open_arrays,
 )
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, texts_field
-from transformer_jax.data.text import local_data, read_lines
+from transformer_jax.data.text import local_data, numbered_lines, read_lines
+from transformer_jax.data.unread import Unread
 
-__all__ = ["TABLES", "Columns", "ImageTable", "TextKind", "is_split_folder", "read_images"]
+__all__ = ["TABLES", "ImageTable", "is_split_folder", "read_images"]
 
 TABLES = (".csv", ".tsv", ".jsonl")
-# Usual names of columns, fields and arrays of pictures and texts, if none are given.
-PICTURES = ("file_name", "image", "images", "file", "path", "x")
-_LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text", "texts")
-TextKind = Literal["label", "caption"]
-TEXTS: dict[TextKind, tuple[str, ...]] = {
-    "label": (*_LABELS, *_CAPTIONS, "y"),
-    "caption": (*_CAPTIONS, *_LABELS, "y"),
-}
 _KEPT_IN_FOLDERS = tuple(f"{name}{end}" for name in ("metadata", "captions") for end in TABLES)
-
-
-class Columns(NamedTuple):
-    """The columns, fields or arrays of pictures and of texts.
-
-    Attributes:
-        image: The name for pictures; None looks for a usual name.
-        text: The name for texts; None looks for a usual name.
-        text_kind: The texts whose usual names are tried first.
-    """
-
-    image: str | None = None
-    text: str | None = None
-    text_kind: TextKind = "label"
-
-    def choose_image(self, names: Iterable[str], where: str, what: str) -> str:
-        """Returns the name of the column, field or array of pictures.
-
-        Raises:
-            DataError: There is none.
-        """
-        return _choose(names, self.image, PICTURES, "image", where, what)
-
-    def choose_text(self, names: Iterable[str], where: str, what: str) -> str:
-        """Returns the name of the column, field or array of texts.
-
-        Raises:
-            DataError: There is none.
-        """
-        return _choose(names, self.text, TEXTS[self.text_kind], "text", where, what)
 
 
 _USUAL = Columns()
@@ -94,6 +70,18 @@ class ImageTable:
         """Returns the place of a text's picture, with which messages begin."""
         return self.pictures.where(int(self.rows[index]))
 
+    def with_pictures(self, kept: Sequence[int]) -> "ImageTable":
+        """Returns the table with some of its pictures, and their texts."""
+        numbers = {row: i for i, row in enumerate(kept)}
+        used = [i for i, row in enumerate(self.rows.tolist()) if row in numbers]
+        return ImageTable(
+            self.name,
+            self.pictures.select(kept),
+            np.array([numbers[int(self.rows[i])] for i in used], np.int64),
+            [self.texts[i] for i in used],
+            [self.keys[row] for row in kept],
+        )
+
     def select(self, indices: Sequence[int], name: str) -> "ImageTable":
         """Selects texts, with the same pictures."""
         rows = self.rows[np.asarray(indices, np.int64)]
@@ -106,8 +94,11 @@ def read_images(
     columns: Columns = _USUAL,
     flag: str = "",
     prepare: Preparation = Preparation(),
+    bad: BadRows | None = None,
 ) -> ImageTable:
     """Reads the pictures of a folder, table or array, and their texts.
+
+    Lines of the log name the files, columns and keys that are not read.
 
     Args:
         path: One of
@@ -122,19 +113,30 @@ def read_images(
         columns: The columns, fields or arrays of pictures and texts.
         flag: The setting of the path, for messages.
         prepare: Preparation of texts.
+        bad: Collects rows that cannot be used, which are left out, and are reported by the caller.
 
     Raises:
-        DataError: It cannot be read, names no pictures or no texts, or a picture is missing.
+        DataError: It cannot be read, names no pictures or no texts, or has bad rows.
     """
+    rows = BadRows(path) if bad is None else bad
+    table = _read(path, columns, flag, prepare, rows)
+    if bad is None:
+        rows.check(len(table))
+    return table
+
+
+def _read(path: str, columns: Columns, flag: str, prepare: Preparation, bad: BadRows) -> ImageTable:
     here = str(local_data(path, flag))
     if os.path.isdir(here):
         tables = [name for name in _KEPT_IN_FOLDERS if os.path.isfile(os.path.join(here, name))]
         if not tables:
-            return _folder(path, here, flag)
+            return _folder(path, here, flag, prepare, bad)
+        if tables[1:]:
+            log(f"{path}: {tables[0]} is read, not {', '.join(tables[1:])}")
         path = os.path.join(path, tables[0])
     suffix = os.path.splitext(path)[1].lower()
     if suffix in TABLES:
-        return _table(path, suffix, columns, flag, prepare)
+        return _table(path, suffix, columns, flag, prepare, bad)
     if suffix in (".npy", ".npz"):
         return _arrays(path, columns, flag, prepare)
     raise DataError(
@@ -150,67 +152,79 @@ def is_split_folder(folder: str) -> bool:
     """
     if not os.path.isdir(folder):
         return False
-    entries = [entry for entry in os.scandir(folder) if _visible(entry)]
-    return any(entry.is_dir() or entry.name in _KEPT_IN_FOLDERS for entry in entries)
+    return any(is_folder(entry) or entry.name in _KEPT_IN_FOLDERS for entry in entries(folder))
 
 
-def _folder(path: str, here: str, flag: str) -> ImageTable:
-    """Reads pictures in folders named by their labels."""
-    classes = sorted(entry.name for entry in os.scandir(here) if _visible(entry) and entry.is_dir())
+def _folder(path: str, here: str, flag: str, prepare: Preparation, bad: BadRows) -> ImageTable:
+    """Reads pictures in folders named by their labels, and in subfolders of those."""
+    found = entries(here)
+    classes = [entry for entry in found if is_folder(entry)]
+    others = [entry.name for entry in found if not is_folder(entry)]
     keys: list[str] = []
     texts: list[str] = []
-    for name in classes:
-        files = (entry for entry in os.scandir(os.path.join(here, name)) if _visible(entry))
-        names = sorted(file.name for file in files if _ends_as(file.name))
+    for entry in classes:
+        check_name(entry)
+        _check_link(entry)
+        names, more = scan_folder(entry.path, bad)
         if not names:
             raise DataError(
-                f"{flag} {path}/{name}: no pictures: their names end in {', '.join(SUFFIXES)}: "
-                f"fill the folder of the class, or remove it".strip()
+                f"{flag} {path}/{entry.name}: no pictures: their names end in "
+                f"{', '.join(SUFFIXES)}: fill the folder of the class, or remove it".strip()
             )
-        keys.extend(f"{name}/{file}" for file in names)
-        texts.extend([name] * len(names))
+        others.extend(f"{entry.name}/{name}" for name in more)
+        keys.extend(f"{entry.name}/{name}" for name in names)
+        texts.extend([prepare.line(entry.name)] * len(names))
     if not keys:
         raise DataError(
             f"{flag} {path}: no pictures: it has neither a folder for each class nor a table, such "
             f"as metadata.csv".strip()
         )
+    log_unread(path, others)
     pictures = PictureFiles([os.path.join(path, key) for key in keys])
     return ImageTable(path, pictures, np.arange(len(keys)), texts, keys)
 
 
-def _visible(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith((".", "__MACOSX"))
+def _check_link(entry: "os.DirEntry[str]") -> None:
+    """Refuses a class that is a link to a folder in which it lies.
+
+    Raises:
+        DataError: It is such a link.
+    """
+    if entry.is_symlink() and Path(entry.path).resolve() in Path(entry.path).absolute().parents:
+        raise DataError(f"{entry.path}: a link to a folder that contains it: remove the link")
 
 
-def _ends_as(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
-
-
-def _table(path: str, suffix: str, columns: Columns, flag: str, prepare: Preparation) -> ImageTable:
+def _table(
+    path: str, suffix: str, columns: Columns, flag: str, prepare: Preparation, bad: BadRows
+) -> ImageTable:
     """Reads pictures listed in a table."""
     lines = _objects if suffix == ".jsonl" else _rows
     folder, numbers = os.path.dirname(path), dict[str, int]()
-    rows, texts, places = [], [], list[str]()
-    for number, file, said in lines(path, suffix, columns, flag):
-        place = f"{path}:{number}"
-        if not file.strip():
-            raise DataError(f"{place}: no picture: the line needs the name of a file")
-        if file not in numbers:
-            numbers[file] = len(numbers)
-            places.append(place)
-        for one in said:
-            if not (prepared := prepare.line(one)):
+    rows, texts, places, paths = [], [], list[str](), list[str]()
+    for number, file, said in lines(path, suffix, columns, flag, bad):
+        with bad:
+            place = f"{path}:{number}"
+            if not file.strip():
+                raise DataError(f"{place}: no picture: the line needs the name of a file")
+            listed = listed_path(file, folder, place)
+            prepared = [prepare.line(one) for one in said]
+            if not all(prepared):
                 raise DataError(f"{place}: no text for {file}: fill it in, or leave the line out")
-            rows.append(numbers[file])
-            texts.append(prepared)
-    if not rows:
+            if file not in numbers:
+                numbers[file] = len(numbers)
+                places.append(place)
+                paths.append(listed)
+            rows += [numbers[file]] * len(prepared)
+            texts += prepared
+    if not rows and not bad.count:
         raise DataError(f"{path}: no pictures: it is empty")
-    pictures = PictureFiles([os.path.join(folder, file) for file in numbers], places)
-    return ImageTable(path, pictures, np.array(rows), texts, list(numbers))
+    return ImageTable(
+        path, PictureFiles(paths, places), np.array(rows, np.int64), texts, list(numbers)
+    )
 
 
 def _rows(
-    path: str, suffix: str, columns: Columns, flag: str
+    path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
 ) -> Iterator[tuple[int, str, list[str]]]:
     """Yields line, picture and text of each row of a table with a header."""
     if suffix == ".csv":
@@ -221,16 +235,22 @@ def _rows(
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
     choices = (columns.choose_image, columns.choose_text)
-    places = [names.index(choose(names, f"{path}:{number}", "column")) for choose in choices]
+    used = [choose(names, f"{path}:{number}", "column") for choose in choices]
+    places = [names.index(name) for name in used]
+    unread = Unread(path, "column")
+    unread.note(names, used)
+    unread.report()
     for number, cells in rows:
         if not cells:
             continue
-        if len(cells) != len(names):
-            raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, but {len(names)} are needed, as "
-                f"in the first line"
-            )
-        yield number, cells[places[0]], [cells[places[1]]]
+        with bad:
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{path}:{number}: {plural(len(cells), 'column')}, but {len(names)} are "
+                    f"needed, as in the first line"
+                )
+            columns.refuse_second(dict(zip(names, cells, strict=True)), used, f"{path}:{number}")
+            yield number, cells[places[0]], [cells[places[1]]]
 
 
 def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
@@ -243,51 +263,51 @@ def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _objects(
-    path: str, suffix: str, columns: Columns, flag: str
+    path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
 ) -> Iterator[tuple[int, str, list[str]]]:
     """Yields line, picture and texts of each JSON object; a field may hold a list of texts."""
-    for number, line in enumerate(read_lines(path, flag), 1):
+    unread = Unread(path, "key")
+    for number, line in numbered_lines(path, flag, bad):
         if not line:
             continue
-        row, place = parse_object(line, path, number), f"{path}:{number}"
-        picture = columns.choose_image(row, place, "field")
-        texts = columns.choose_text(row, place, "field")
-        said = row[texts]
-        if isinstance(said, int) and not isinstance(said, bool):
-            row = row | {texts: str(said)}  # a label that is a number
-        hint = "a picture and its text are needed"
-        (file,) = texts_field(row, picture, path, number, hint)[:1] or ("",)
-        yield number, file, texts_field(row, texts, path, number, hint)
-
-
-def _choose(
-    names: Iterable[str],
-    wanted: str | None,
-    usual: tuple[str, ...],
-    option: str,
-    where: str,
-    what: str,
-) -> str:
-    """Chooses the name of a column, field or array."""
-    known = list(names)
-    for name in (wanted,) if wanted is not None else usual:
-        if known.count(name) == 1:
-            return name
-    missing = repr(wanted) if wanted is not None else "of " + ", ".join(map(repr, usual))
-    shown = ", ".join(map(repr, known[:12])) or "none"
-    raise DataError(f"{where}: no {what} {missing}, only {shown}: name one with data.read.{option}")
+        with bad:
+            row, place = parse_object(line, path, number), f"{path}:{number}"
+            picture = columns.choose_image(row, place, "field")
+            text = columns.choose_text(row, place, "field")
+            said = row[text]
+            if isinstance(said, int) and not isinstance(said, bool):
+                row = row | {text: str(said)}  # a label that is a number
+            hint = "a picture and its text are needed"
+            files = texts_field(row, picture, path, number, hint)
+            if len(files) != 1:
+                raise DataError(
+                    f"{place}: field {picture!r} holds {plural(len(files), 'picture')}, and one "
+                    f"is needed: write a line for each"
+                )
+            unread.note(row, (picture, text))
+            columns.refuse_second(row, (picture, text), place)
+            yield number, files[0], texts_field(row, text, path, number, hint)
+    unread.report()
 
 
 def _arrays(path: str, columns: Columns, flag: str, prepare: Preparation) -> ImageTable:
     """Reads pictures in an array, with their texts."""
-    arrays = load_arrays(path, flag)
-    if "" in arrays:
-        pictures, beside = ArrayPictures(arrays[""], path), os.path.splitext(path)[0] + ".txt"
-        texts, source = [prepare.line(line) for line in read_lines(beside, flag)], beside
-    else:
-        pictures = ArrayPictures(arrays[columns.choose_image(arrays, path, "array")], path)
-        name = columns.choose_text(arrays, path, "array")
-        texts, source = _as_texts(arrays[name], f"{path}: {name}"), f"{path}: {name}"
+    with open_arrays(path, flag) as arrays:
+        if "" in arrays:
+            pictures, source = ArrayPictures(arrays[""], path), os.path.splitext(path)[0] + ".txt"
+            said: Iterable[str] = read_lines(source, flag)
+        else:
+            image = columns.choose_image(arrays, path, "array")
+            text = columns.choose_text(arrays, path, "array")
+            unread = Unread(path, "array")
+            unread.note(arrays, (image, text))
+            unread.report()
+            pictures, source = (
+                ArrayPictures(load_array(arrays, image, path), path),
+                f"{path}: {text}",
+            )
+            said = _as_texts(load_array(arrays, text, path), source)
+    texts = [prepare.line(one) for one in said]
     if len(texts) != len(pictures):
         raise DataError(
             f"{source}: {plural(len(texts), 'text')} for {plural(len(pictures), 'picture')}: each "

@@ -13,6 +13,7 @@ from numpy import ndarray
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.core.task_progress import log
+from transformer_jax.data.files import listed_path
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import SUFFIXES, read_features
@@ -116,7 +117,7 @@ def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparati
         for what, given in (("path", row.path), ("text", row.text)):
             if not given.strip():
                 raise DataError(f"{path}:{row.number}: no {what}: {needed}")
-        file = os.path.join(folder, row.path.strip(" "))
+        file = listed_path(row.path.strip(" "), folder, f"{path}:{row.number}")
         _check_there(file, row.segment, f"{path}:{row.number}: ")
         found.paths.append(file)
         found.texts.append(prepare.line(row.text))

@@ -26,6 +26,7 @@ from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.picture_data import picture_data
 from transformer_jax.recipes.tasks.settings import CaptionEvaluation
 from transformer_jax.recipes.tasks.translation_task import decode_texts
 from transformer_jax.runs.checkpoint_score import Metric
@@ -225,8 +226,8 @@ def _examples(
         tokens, lengths = pad_rows(target, places, length, tokenizer.pad)
         return {"inputs": {"images": images}, "target": tokens, "lengths": lengths}
 
-    content = [*store.parts(), part.rows, target.ids]
-    return Data.of(plan, make, content, threads=2 if shuffle else 1)
+    content = lambda pictures: [*pictures, part.rows, target.ids]
+    return picture_data(plan, make, store, content, threads=2 if shuffle else 1)
 
 
 @dataclasses.dataclass(frozen=True)

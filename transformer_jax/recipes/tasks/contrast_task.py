@@ -28,6 +28,7 @@ from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.image_task import ImageBatching, open_stores
+from transformer_jax.recipes.tasks.picture_data import picture_data
 from transformer_jax.recipes.tasks.scores import table
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
@@ -142,8 +143,8 @@ def _pairs(
         texts = reader.batch(examples, indices)
         return {"images": images, **texts, "captions": captions(indices)}
 
-    content = [*store.parts(), part.rows, np.asarray(examples.store.ids)]
-    return Data.of(plan, make, content, threads=2)
+    content = lambda pictures: [*pictures, part.rows, np.asarray(examples.store.ids)]
+    return picture_data(plan, make, store, content, threads=2)
 
 
 class _Captions:

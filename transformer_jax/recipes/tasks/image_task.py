@@ -27,6 +27,7 @@ from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.vision import ImageClassifier
 from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.recipes.tasks.batching import has_dropout
+from transformer_jax.recipes.tasks.picture_data import picture_data
 from transformer_jax.recipes.tasks.scores import table
 from transformer_jax.recipes.tasks.settings import ImageTask
 from transformer_jax.runs.checkpoint_score import Metric
@@ -204,9 +205,9 @@ def _data(
         indices, images = store.of_items(items, part.rows, change)
         return {"images": images, "labels": np.where(indices < 0, -1, numbers[indices])}
 
-    content = [numbers, part.rows, *store.parts()]
+    content = lambda pictures: [numbers, part.rows, *pictures]
     threads = 1 if store.decoded and not (change and change.operations) else os.cpu_count() or 1
-    return Data.of(plan, make, content, min(8, threads))
+    return picture_data(plan, make, store, content, min(8, threads))
 
 
 def _test(
