@@ -1,5 +1,6 @@
-"""A byte-pair encoding that learns more subwords: as if it had learned on, and old text stays."""
+"""A tokenizer that learns more characters and subwords: as if it had learned on; old text stays."""
 
+import collections
 import json
 import random
 
@@ -9,8 +10,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.added_tokens import add_tokens, tag_languages
+from transformer_jax.data.coverage import text_coverage
 from transformer_jax.data.extension import check_extensible, extend_tokenizer, joined_tokens
 from transformer_jax.data.languages import Direction
+from transformer_jax.data.piece_rules import UNKNOWN_TEXT, others_pattern
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 LETTERS = "abcdeéßžлö日 "
@@ -46,6 +49,33 @@ def sentencepiece_file(kind, texts, size):
             decoders.Strip(" ", 1, 0),
         ]
     )  # fmt: skip
+    return Tokenizer(backend.to_str())
+
+
+def published_file(kind, texts, size, *, letters=LETTERS, rule=False):
+    """A tokenizer like T5's (unigram) or NLLB's (bpe): it knows only its letters, and no bytes.
+
+    With ``rule``, a run of other characters becomes one, as where pieces have numbers of their own.
+    """
+    special = ["<pad>", "</s>", "<unk>"]
+    if kind == "unigram":
+        trainer = trainers.UnigramTrainer(
+            vocab_size=size, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+        backend = tokenizers.Tokenizer(models.Unigram())
+    else:
+        trainer = trainers.BpeTrainer(
+            vocab_size=size, special_tokens=special, show_progress=False, initial_alphabet=[]
+        )
+        backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.train_from_iterator([text.replace("\n", " ") for text in texts], trainer)
+    rules = [normalizers.NFC()]
+    if rule:
+        others = tokenizers.Regex(others_pattern({*letters, "▁", " ", ","}))
+        rules.append(normalizers.Replace(others, UNKNOWN_TEXT))
+    backend.normalizer = normalizers.Sequence(rules)
+    backend.decoder = decoders.Metaspace()
     return Tokenizer(backend.to_str())
 
 
@@ -136,10 +166,96 @@ def test_earlier_files_have_merges_as_text():
     )
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "words", "characters"])
+HINDI = ["नमस्ते दुनिया", "यह एक घर है", "दुनिया एक है", "घर यह है"]
+GREEK = ["ένα σπίτι", "το σπίτι είναι ένα"]
+
+
+@pytest.mark.parametrize("rule", [False, True], ids=["plain", "runs"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_characters_that_nobody_knows_are_learned_first(kind, rule):
+    """A script that a published vocabulary lacks: each word was one unknown token."""
+    draw = random.Random(3)
+    old = published_file(kind, texts_of(draw), 60, rule=rule)
+    assert text_coverage(HINDI, old).share == 1
+    new = extend_tokenizer(old, [*HINDI, *GREEK] * 4, 60)
+    assert text_coverage([*HINDI, *GREEK], new).share == 0
+    assert [new.decode(ids) for ids in new.encode_batch(HINDI)] == HINDI
+    assert [new.name(i) for i in range(old.vocab_size)] == [*map(old.name, range(old.vocab_size))]
+    assert new.vocab_size <= old.vocab_size + 60
+    assert any(len(new.name(i)) > 2 for i in range(old.vocab_size, new.vocab_size))  # subwords too
+    texts = texts_of(draw, letters="abcde")
+    known = joined_tokens(new, old.vocab_size)
+    for before, after in zip(old.encode_batch(texts), new.encode_batch(texts), strict=True):
+        assert [i for one in after for i in known.get(one, (one,))] == before
+    assert all(max(parts) < old.vocab_size for parts in known.values())
+    few = extend_tokenizer(old, HINDI * 4, 5)
+    assert few.vocab_size == old.vocab_size + 5
+    counts = collections.Counter("".join(HINDI).replace(" ", ""))
+    assert {few.name(old.vocab_size + i) for i in range(3)} <= {
+        one for one, count in counts.items() if count >= counts.most_common(5)[-1][1]
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_unigram_vocabularies_grow_by_what_their_pieces_make(seed):
+    """Text has the same pieces as before once its new subwords are taken apart."""
+    draw = random.Random(seed)
+    old = published_file("unigram", texts_of(draw), 80)
+    old = tag_languages(add_tokens(old, ["zeb"], ["<x>"]), [Direction("de", "en")])
+    new_text = [text.replace("\n", " ") for text in texts_of(draw, letters="abcdeéßžl ")]
+    new = extend_tokenizer(old, new_text, 40)
+    assert old.vocab_size < new.vocab_size <= old.vocab_size + 40
+    assert [new.name(i) for i in range(old.vocab_size)] == [*map(old.name, range(old.vocab_size))]
+    assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
+    assert new.languages == old.languages
+    parts = joined_tokens(new, old.vocab_size)
+    letters = {*range(old.vocab_size, new.vocab_size)} - parts.keys()
+    own = {new.name(id) for id in letters if len(new.name(id)) == 1}
+    assert all({*new.name(id)} <= own for id in letters)
+    texts = [*new_text, *(text.replace("\n", " ") for text in texts_of(draw))]
+    for before, after in zip(old.encode_batch(texts), new.encode_batch(texts), strict=True):
+        if old.unk in before:
+            continue
+        assert letters.isdisjoint(after)
+        assert score(old, [i for one in after for i in parts.get(one, (one,))]) == pytest.approx(
+            score(old, before), abs=0.05
+        )
+        assert new.decode(after) == old.decode(before)
+    count = lambda tokenizer: sum(map(len, tokenizer.encode_batch(new_text)))
+    assert count(new) < count(old)
+    spelled = "zeb <2de> <x> </s>"
+    assert new.decode(new.encode(spelled)) == old.decode(old.encode(spelled))
+    assert new.languages.ids.isdisjoint(new.encode(spelled))
+    twice = extend_tokenizer(new, new_text, 10)
+    assert new.vocab_size < twice.vocab_size <= new.vocab_size + 10
+
+
+def score(tokenizer, ids):
+    """The log-probability of tokens in a unigram vocabulary; that of unknown ones is nothing."""
+    pieces = json.loads(tokenizer.text)["model"]["vocab"]
+    return sum(pieces[id][1] for id in ids if id not in tokenizer.special_ids and id < len(pieces))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "words", "characters"])
 def test_other_kinds_are_refused(kind):
-    with pytest.raises(ConfigError, match=r"only a byte-pair encoding can be extended.*add-tokens"):
+    refused = r"only byte-pair encodings and unigram .* of the kind Word.*add-tokens"
+    with pytest.raises(ConfigError, match=refused):
         check_extensible(train_tokenizer(kind, ["a cat sat"] * 4, 300), 5)
+
+
+def test_separate_vocabularies_of_sources_and_targets_are_refused():
+    file = published_file("unigram", texts_of(random.Random(0)), 60).text
+    with pytest.raises(ConfigError, match="one vocabulary for sources and one for targets"):
+        check_extensible(Tokenizer(file, None, file), 5)
+
+
+def test_a_unigram_vocabulary_of_bytes_grows():
+    texts = ["low lower lowest", "ein Haus, ένα σπίτι"] * 3
+    old = train_tokenizer("unigram", texts, 300)
+    new = extend_tokenizer(old, HINDI * 4, 20)
+    assert new.vocab_size > old.vocab_size
+    assert [new.decode(ids) for ids in new.encode_batch([*texts, *HINDI])] == [*texts, *HINDI]
+    assert sum(map(len, new.encode_batch(HINDI))) < sum(map(len, old.encode_batch(HINDI)))
 
 
 def test_subwords_with_a_prefix_are_refused():

@@ -1,7 +1,6 @@
 """Converts SentencePiece models to ``tokenizers``: the same pieces with the same ids."""
 
 import math
-import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,6 +9,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.data.piece_rules import UNKNOWN_TEXT, name_guard, others_pattern
 from transformer_jax.data.tokenizer_files.limits import longest_replacement
 
 __all__ = ["BLANK", "PieceModel", "SentencePiece", "parse_model", "piece_tokenizer"]
@@ -23,7 +23,6 @@ _KINDS = range(1, 7)
 _COMPOSING = (b"nmt_nfkc", b"nfkc", b"nmt_nfkc_cf", b"nfkc_cf")
 # A prefix that makes pieces unreachable from text: a noncharacter, which no text contains.
 _HIDDEN = "\uffff"
-_UNKNOWN_TEXT = "\ufffe"  # also a noncharacter, and not a piece
 
 
 class SentencePiece(NamedTuple):
@@ -135,8 +134,10 @@ def piece_tokenizer(
     if numbers is not None and not model.byte_fallback:
         # SentencePiece merges consecutive characters without pieces into one unknown; alone, such a
         # character may be a piece of the other language.
-        unknown = tokenizers.Regex(_others(model) + "{2,}")
-        rules.append(normalizers.Replace(unknown, _UNKNOWN_TEXT))
+        texts = (piece.text for piece in model.pieces if piece.kind == _NORMAL)
+        letters = {letter for text in (" ", BLANK, *texts) for letter in text}
+        unknown = tokenizers.Regex(others_pattern(letters))
+        rules.append(normalizers.Replace(unknown, UNKNOWN_TEXT))
     if model.dummy_prefix:
         rules.append(normalizers.Prepend(BLANK))
     rules.append(normalizers.Replace(" ", BLANK))
@@ -168,45 +169,15 @@ def _likeliest(
     unknown = names.index(model.pieces[model.unknown].text)
     backend = tokenizers.Tokenizer(models.Unigram(vocab, unknown, model.byte_fallback))
     silent = [name for name in names if name not in scores and name[0] != _HIDDEN]
-    if guard := _guard(silent):
+    if guard := name_guard(silent):
         backend.pre_tokenizer = pre_tokenizers.Split(
             tokenizers.Regex(guard), "merged_with_previous"
         )
     return backend
 
 
-def _others(model: PieceModel) -> str:
-    r"""Returns a pattern for a character in no piece of text.
-
-    Example:
-        >>> piece = lambda text: SentencePiece(text, 0.0, 1)
-        >>> _others(PieceModel((piece("ab"), piece("d")), False, False, b"", True, True, True))
-        '[^\\x{20}-\\x{20}\\x{61}-\\x{62}\\x{64}-\\x{64}\\x{2581}-\\x{2581}]'
-    """
-    texts = (piece.text for piece in model.pieces if piece.kind == _NORMAL)
-    ranges: list[list[int]] = []
-    for code in sorted({ord(letter) for text in (" ", BLANK, *texts) for letter in text}):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "[^" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges) + "]"
-
-
 def _may_come(name: str) -> bool:
     return len(name) == 1 or name.startswith((">>", "<"))
-
-
-def _guard(names: Sequence[str]) -> str:
-    """Returns a pattern for the first character of each name, followed by the rest of the name.
-
-    Text is split there, so that the model never sees a complete name.
-    """
-    rests: dict[str, list[str]] = {}
-    for name in names:
-        if len(name) > 1:
-            rests.setdefault(name[0], []).append(re.escape(name[1:]))
-    return "|".join(f"{re.escape(first)}(?={'|'.join(rest)})" for first, rest in rests.items())
 
 
 def _merging(

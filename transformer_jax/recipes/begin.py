@@ -139,13 +139,16 @@ def _with_tokenizer(run: Any, before: Tokenizer, tokenizer: Tokenizer, vocab_giv
 
 
 def _extended(tokenizer: Tokenizer, count: int, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-    """Returns the tokenizer with up to ``count`` subwords of texts; logs a summary line."""
+    """Returns the tokenizer with up to ``count`` characters and subwords; logs a summary line."""
     if not count:
         return tokenizer
     with show_progress("extending the tokenizer"):
         extended = extend_tokenizer(tokenizer, texts(), count)
-    new = extended.vocab_size - tokenizer.vocab_size
-    log(f"tokenizer: {plural(new, 'subword')} learned in addition to {tokenizer.vocab_size:,}")
+    new = [extended.name(id) for id in range(tokenizer.vocab_size, extended.vocab_size)]
+    letters = sum(len(name) == 1 for name in new)
+    parts = [plural(letters, "character")] * bool(letters)
+    parts.append(plural(len(new) - letters, "subword"))
+    log(f"tokenizer: {' and '.join(parts)} learned in addition to {tokenizer.vocab_size:,}")
     return extended
 
 

@@ -40,10 +40,11 @@ class TokenizerConfig(Configuration, group="tokenizer"):
     add_tokens: tuple[str, ...] = ()  # words that become single tokens wherever they occur in text
     # Tokens that text is never encoded to, such as roles of a chat: '<|im_start|>' '<|im_end|>'.
     add_special_tokens: tuple[str, ...] = ()
-    # Subwords to learn from the training text, in addition to those of the start or of path (for
-    # byte-pair encodings). With named pairs, only languages that the start lacks are read.
+    # Characters and subwords to learn from the training text, in addition to those of the start or
+    # of path (for byte-pair encodings and unigram vocabularies). With named pairs, only languages
+    # that the start lacks are read.
     extend_by: Amount = 0
-    allow_unknown: bool = False  # allow data with more than half of the tokens unknown
+    allow_unknown: bool = False  # allow data with more than half of the text unknown
     allow_lossy: bool = False  # allow targets of which more than half do not survive decoding
 
     def __post_init__(self) -> None:
