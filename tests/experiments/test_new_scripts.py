@@ -38,7 +38,7 @@ FAMILIES = pytest.mark.parametrize("start", [*language_folders.FAMILIES], indire
 
 @FAMILIES
 def test_a_script_that_nobody_knows_is_refused(start, capfd):
-    """Each line was a blank and one fused unknown token: half of the tokens, and all of the text."""
+    """Each line was a blank and one unknown token: half of the tokens, and all of the text."""
     folder, pairs = start
     assert train(folder, pairs) == 3
     said = capfd.readouterr().err
