@@ -172,6 +172,7 @@ def _unknown_letters(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
         counts.update(
             text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         )
+
     def is_unknown(letter: str) -> bool:
         if letter.isspace() or unicodedata.category(letter)[0] == "C" or letter in _BLANKS:
             return False
