@@ -87,21 +87,21 @@ class _File:
         self._file: dict[str, Any] = json.loads(tokenizer.text)
         self._model = self._file["model"]
         self.next = tokenizer.vocab_size
-        added = {one["content"]: one["id"] for one in self._file.get("added_tokens") or ()}
-        self.reserved = {*added, *map(tokenizer.name, tokenizer.special_ids)}
+        outside = {one["content"]: one["id"] for one in self._file.get("added_tokens") or ()}
+        self.reserved = {*outside, *map(tokenizer.name, tokenizer.special_ids)}
         # The library numbers added tokens by position, unless the vocabulary has them too.
         if self._model["type"] == "BPE":
-            self._model["vocab"] |= added
+            self._model["vocab"] |= outside
             self.ids: dict[str, int] = self._model["vocab"]
             return
-        self._pieces: list[list[Any]] = self._model["vocab"]
-        self.ids = {name: id for id, (name, _) in enumerate(self._pieces)}
-        self._worth: dict[str, float] = dict(map(tuple, self._pieces))
+        self._scored: list[list[Any]] = self._model["vocab"]
+        self.ids = {name: id for id, (name, _) in enumerate(self._scored)}
+        self._worth: dict[str, float] = dict(map(tuple, self._scored))
         self._least = min(self._worth.values())
-        missing = sorted((id, name) for name, id in added.items() if name not in self.ids)
+        missing = sorted((id, name) for name, id in outside.items() if name not in self.ids)
         for id, name in missing:
             self.ids[name] = id
-            self._pieces.append([name, self._least])
+            self._scored.append([name, self._least])
         self._guard([name for _, name in missing])
 
     def _guard(self, names: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class _File:
     def _add(self, name: str, score: float) -> None:
         self.ids[name] = self.next
         if self._model["type"] != "BPE":
-            self._pieces.append([name, score])
+            self._scored.append([name, score])
         self.next += 1
 
     def add_letters(self, letters: Sequence[str]) -> None:
@@ -145,7 +145,7 @@ class _File:
             self._add(name, score)
         elif self.ids[name] >= self._first:
             score = max(score, self._worth[name])
-            self._pieces[self.ids[name]][1] = score
+            self._scored[self.ids[name]][1] = score
         self._worth[name] = max(score, self._worth.get(name, score))
 
     def made(self) -> Tokenizer:
@@ -198,8 +198,8 @@ def joined_tokens(tokenizer: Tokenizer, first: int) -> dict[int, tuple[int, ...]
     file = json.loads(tokenizer.text)
     model = file["model"]
     if model["type"] == "Unigram":
-        added = {one["content"] for one in file.get("added_tokens") or ()}
-        return _joined_pieces(model, first, added)
+        outside = {one["content"] for one in file.get("added_tokens") or ()}
+        return _joined_subwords(model, first, outside)
     if model["type"] != "BPE":
         return {}
     vocab, found = model["vocab"], dict[int, tuple[int, ...]]()
@@ -213,18 +213,18 @@ def joined_tokens(tokenizer: Tokenizer, first: int) -> dict[int, tuple[int, ...]
     return {new: parts for new, parts in found.items() if parts}
 
 
-def _joined_pieces(
-    model: dict[str, Any], first: int, added: Container[str]
+def _joined_subwords(
+    model: dict[str, Any], first: int, outside: Container[str]
 ) -> dict[int, tuple[int, ...]]:
     """Returns the tokens of each piece from ``first`` on in the vocabulary before it."""
-    pieces = [(name, score) for name, score in model["vocab"]]
-    if len(pieces) <= first:
+    scored = [(name, score) for name, score in model["vocab"]]
+    if len(scored) <= first:
         return {}
-    old = models.Unigram(pieces[:first], model["unk_id"], model.get("byte_fallback", False))
+    old = models.Unigram(scored[:first], model["unk_id"], model.get("byte_fallback", False))
     found = {}
-    for id, (name, _) in enumerate(pieces[first:], first):
+    for id, (name, _) in enumerate(scored[first:], first):
         parts = tuple(one.id for one in old.tokenize(name) if one.id != model["unk_id"])
-        if parts and name not in added:
+        if parts and name not in outside:
             found[id] = parts
     return found
 
