@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.drawing import drawn
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoding.masked import MaskFiller
 from transformer_jax.inference.encoding.task_runner import AnswerSpan, TaskRunner
@@ -305,6 +306,8 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     predictor = type("TaskRunner", (), {"answers": staticmethod(answers)})
     loaded = lambda *_: (predictor, {}, str)
     monkeypatch.setattr("transformer_jax.inference.encoders.load_task", loaded)
+    monkeypatch.setattr("transformer_jax.inference.runs.open_directory", str)
+    monkeypatch.setattr("transformer_jax.inference.runs.preparation", lambda _: Preparation())
     questions = ["who"] * len(found)
     code, _, err = run_command("answer", tmp_path, *questions, "--context", tmp_path / "text")
     assert code == 0

@@ -1,5 +1,6 @@
 """Preparation of text: ends of lines, canonically equal characters, what a run says of it."""
 
+import json
 import sys
 import unicodedata
 
@@ -8,11 +9,13 @@ import pytest
 from transformer_jax.data.documents import TextOptions
 from transformer_jax.data.labeled import LabeledOptions
 from transformer_jax.data.labeled_files import read_sentences
-from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.preparation import Preparation, compose
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.speech.recordings import read_manifest
+from transformer_jax.data.squad import read_questions
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
 from transformer_jax.data.tagged_files import read_tagged
+from transformer_jax.data.words import mark_groups
 
 LINE = "O livro está em cima da mesa."
 ENDS = [" ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u2003", "\u2028", "\x0b", "\x85",
@@ -78,3 +81,43 @@ def test_summaries_and_transcripts_are_composed(tmp_path):
 def test_white_space_of_every_script_is_blank():
     spaces = filter(str.isspace, map(chr, range(sys.maxunicode + 1)))
     assert Preparation().line("".join(spaces) + LINE) == LINE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cafe\u0301 au lait\n e\u0323\u0301e",
+        "\u0915\u093c\u093e \u09c7\u09be \u304b\u3099",
+        "\u1112\u1161\u11ab\u1100\u1173\u11af",  # Hangul
+        "\u0301a",
+        "plain",
+        "",
+    ],
+    ids=ascii,
+)
+def test_places_of_a_prepared_text_are_those_of_the_original(text):
+    placed = Preparation().placed(text)
+    assert placed.text == compose(text)
+    for at, group in mark_groups(text):
+        start, stop = placed.prepared(at, at + len(group))
+        assert (start, placed.text[start:stop]) == (len(compose(text[:at])), compose(group))
+        assert placed.original(start, stop) == (at, at + len(group))
+    assert Preparation("none").placed(text).text == text
+    assert Preparation(lowercase=True).placed("İE\u0301").text == "İé"
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_answers_stay_at_their_places_in_a_prepared_paragraph(tmp_path, lowercase):
+    paragraph = unicodedata.normalize("NFD", "Élan vital à São Paulo, İzmir und Genève. ")
+    answers = [unicodedata.normalize("NFD", text) for text in ("Élan", "São Paulo", "Genève")]
+    listed = [{"text": text, "answer_start": paragraph.index(text)} for text in answers]
+    question = {"id": "1", "question": " Où\u00a0", "answers": listed}
+    paragraphs = [{"context": paragraph, "qas": [question]}]
+    (tmp_path / "a.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    prepare = Preparation(lowercase=lowercase)
+    found = read_questions(str(tmp_path / "a.json"), prepare)
+    assert found.questions == [prepare.text("Où")]
+    texts = ["Élan", "São Paulo", "Genève"]
+    assert [one.text for one in found.answers[0]] == list(map(prepare.text, texts))
+    for one in found.answers[0]:
+        assert found.contexts[0].startswith(one.text, one.start)

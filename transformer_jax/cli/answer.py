@@ -50,10 +50,10 @@ class Answer(PredictionCommand):
         text = "\n".join(file_lines(self.context, "--context"))
         if not text.strip():
             raise DataError(f"--context {self.context}: no text: it is empty")
-        from transformer_jax.data.squad import lowered
+        from transformer_jax.inference.runs import open_directory, preparation
 
         predictor, _, prepare = load_task(self.run, self.checkpoint, ("qa",))
-        read = lowered(text) if prepare("A") == "a" else text
+        read = preparation(open_directory(self.run)).placed(text)
         none = number = 0
         write(*HEADER)
         for window in windows(given_lines(self.questions), READ_AHEAD):
@@ -62,14 +62,13 @@ class Answer(PredictionCommand):
                 if not question:
                     raise DataError(f"{name[0]}: no question: it is empty")
             how = {"best": self.top, "longest": self.max_answer_len}
-            for found in predictor.answers(asked, [read] * len(asked), **how):
+            for found in predictor.answers(asked, [read.text] * len(asked), **how):
                 number += 1
                 none += found[0].start < 0
                 for one in found:
-                    # Print the spelling of the file, even if the model lower-cases its input.
-                    said = text[one.start : one.start + len(one.text)]
-                    said = "(no answer)" if one.start < 0 else said
-                    write(str(number), said, f"{one.score:.4f}", str(one.start))
+                    answer = one.of_original(text, read)
+                    said = "(no answer)" if answer.start < 0 else answer.text
+                    write(str(number), said, f"{answer.score:.4f}", str(answer.start))
             sys.stdout.buffer.flush()
         if none:
             of = "the question" if number == 1 else f"{none} of {plural(number, 'question')}"

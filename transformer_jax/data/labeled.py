@@ -143,7 +143,7 @@ def read_labeled(
     """
     if task == "qa":
         labeled_format(path, task, read.format, where)
-        return read_questions(path, read.lowercase, where, read.bad_rows)
+        return read_questions(path, Preparation.of(read), where, read.bad_rows)
     if task == "tag":
         return read_tagged(path, read, where)
     return read_sentences(path, task, read, where)

@@ -113,7 +113,7 @@ def read_table(path: str, where: str) -> dict[str, tuple[str, ...]]:
         DataError: It cannot be read, or is not such an object.
     """
     try:
-        table = json.loads(read_file(path).decode("utf-8"))
+        table = json.loads(read_file(path).decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"{where} {path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

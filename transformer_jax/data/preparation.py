@@ -4,11 +4,15 @@ import dataclasses
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
 
 from transformer_jax.core.config_fields import Configuration
+from transformer_jax.data.words import mark_groups
 
-__all__ = ["Preparation", "TextNormalization", "compose"]
+__all__ = ["PlacedText", "Preparation", "TextNormalization", "compose"]
 
 TextNormalization = Literal["nfc", "none"]
 
@@ -29,6 +33,27 @@ def compose(text: str) -> str:
         True
     """
     return unicodedata.normalize("NFC", text)
+
+
+class PlacedText(NamedTuple):
+    """A prepared text, and where its characters come from.
+
+    Attributes:
+        text: The text as a model reads it.
+        places: The place of each character in the original, and the end of the original.
+    """
+
+    text: str
+    places: Int[np.ndarray, " _"]
+
+    def original(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the span of the original from which a span of the text comes."""
+        return int(self.places[start]), int(self.places[stop])
+
+    def prepared(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the span of the text that comes from a span of the original."""
+        first, last = np.searchsorted(self.places, (start, stop))
+        return int(first), int(last)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +109,21 @@ class Preparation(Configuration, group="data.read"):
         text = text.lower() if self.lowercase else text
         return compose(text) if self.normalization == "nfc" else text
 
+    def placed(self, text: str) -> PlacedText:
+        r"""Prepares a text in which places count, keeping its blanks and lines.
+
+        Example:
+            >>> placed = Preparation(lowercase=True).placed("CAFE\u0301 Olé")
+            >>> placed.text, placed.original(5, 8), placed.prepared(6, 9)
+            ('café olé', (6, 9), (5, 8))
+        """
+        text = _lowered(text) if self.lowercase else text
+        if self.normalization != "nfc" or unicodedata.is_normalized("NFC", text):
+            return PlacedText(text, np.arange(len(text) + 1))
+        groups = [(at, compose(group)) for at, group in mark_groups(text)]
+        places = [at + i for at, group in groups for i in range(len(group))]
+        return PlacedText("".join(group for _, group in groups), np.array([*places, len(text)]))
+
     def line(self, text: str) -> str:
         r"""Prepares a line, without blanks at its ends.
 
@@ -109,3 +149,16 @@ class Preparation(Configuration, group="data.read"):
         elif self.inside == "one_line":
             line = _LINE_END.sub(" ", line)
         return f"{self.source_prefix}{line}" if line else ""
+
+
+def _lowered(text: str) -> str:
+    """Lower-cases but keeps every place: one letter, İ, would become two.
+
+    Example:
+        >>> _lowered("İN"), len("İN".lower())
+        ('İn', 3)
+    """
+    lower = text.lower()
+    if len(lower) == len(text):
+        return lower
+    return "".join(new if len(new := old.lower()) == 1 else old for old in text)

@@ -1,15 +1,17 @@
 """Questions about paragraphs with their answers, from SQuAD files."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.text import read_lines
 
-__all__ = ["Questions", "SquadAnswer", "lowered", "read_questions"]
+__all__ = ["Questions", "SquadAnswer", "read_questions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,18 +38,18 @@ class Questions:
 
 def read_questions(
     path: str,
-    lowercase: bool = False,
+    prepare: Preparation = Preparation("none"),
     where: str = "data.train",
     bad_rows: BadRowPolicy | None = None,
 ) -> Questions:
     """Reads the questions of a SQuAD file, 1.1 (Rajpurkar et al. 2016) or 2.0, in order.
 
-    Questions with ``is_impossible`` have no answers. Paragraphs are not changed, because answers
-    are character offsets.
+    Questions with ``is_impossible`` have no answers. Paragraphs keep their blanks and lines; the
+    places of answers follow their preparation.
 
     Args:
         path: The file.
-        lowercase: Whether questions and paragraphs are lower-cased.
+        prepare: Preparation of questions and paragraphs.
         where: Name of the setting with ``path``, for messages.
         bad_rows: Whether bad questions are refused or skipped.
 
@@ -62,6 +64,7 @@ def read_questions(
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
     found, ids = Questions(path, [], [], [], []), set[str]()
+    placed = functools.lru_cache(1)(prepare.placed)  # questions of one paragraph are together
     bad = BadRows(path, bad_rows, "question")
     for context, row, place in _rows(whole, path, bad):
         with bad:
@@ -70,18 +73,17 @@ def read_questions(
             if id in ids:
                 raise DataError(f"{place}: comes twice: each question needs its own id")
             ids.add(id)
-            question = _field(row, "question", str, place).strip()
+            question = prepare.line(_field(row, "question", str, place))
             if not question or not context.strip():
                 what = "paragraph" if question else "question"
                 raise DataError(f"{place}: the {what} is empty: fill it in, or remove the question")
             answers = _answers(row, context, place)
-            if lowercase:
-                question, context = question.lower(), lowered(context)
-                answers = [SquadAnswer(lowered(one.text), one.start) for one in answers]
+            paragraph = placed(context)
+            spans = [paragraph.prepared(one.start, one.start + len(one.text)) for one in answers]
             found.ids.append(id)
             found.questions.append(question)
-            found.contexts.append(context)
-            found.answers.append(answers)
+            found.contexts.append(paragraph.text)
+            found.answers.append([SquadAnswer(paragraph.text[a:b], a) for a, b in spans])
     bad.report(len(found))
     if not len(found):
         raise DataError(f"{path}: no questions: it is empty")
@@ -140,19 +142,6 @@ def _check(answer: SquadAnswer, context: str, place: str) -> None:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
-
-
-def lowered(text: str) -> str:
-    """Lower-cases but keeps every offset: one letter, İ, would become two.
-
-    Example:
-        >>> lowered("İN"), len("İN".lower())
-        ('İn', 3)
-    """
-    lower = text.lower()
-    return lower if len(lower) == len(text) else "".join(
-        new if len(new := old.lower()) == 1 else old for old in text
-    )  # fmt: skip
 
 
 def _list(row: Any, key: str, place: str) -> list[Any]:

@@ -14,11 +14,13 @@ __all__ = [
     "end_places",
     "find_word",
     "letter_words",
+    "mark_groups",
     "marked_letters",
     "word_spans",
 ]
 
 _NO_BREAK = "\u00a0\u2007\u202f"  # blanks at which no line may be broken: they join a word
+_NO_WIDTH = "\u200b\u2060\ufeff"  # blanks that do not show: no part of a word at its ends
 _JOINERS = "\u200c\u200d"  # zero-width, within words of Persian, Hindi and other languages
 _PLANES = (range(0x300, 0x20000), range(0xE0100, 0xE01F0))  # those that have combining marks
 
@@ -66,10 +68,10 @@ def blank_words(text: str) -> list[str]:
         >>> blank_words("see\u3000page\t10\u00a0000 .")
         ['see', 'page', '10\xa0000', '.']
     """
-    if not any(blank in text for blank in _NO_BREAK):
+    if not any(blank in text for blank in _NO_BREAK + _NO_WIDTH):
         return text.split()
     words = re.findall(rf"(?:\S|[{_NO_BREAK}])+", text)
-    return [word for word in (word.strip(_NO_BREAK) for word in words) if word]
+    return [word for word in (word.strip(_NO_BREAK + _NO_WIDTH) for word in words) if word]
 
 
 def letter_words(text: str) -> list[str]:
@@ -119,6 +121,19 @@ def marked_letters(letters: str) -> re.Pattern[str]:
         ['ที่', 'นี่']
     """
     return re.compile(rf"[{letters}][{_marks()}]*")
+
+
+def mark_groups(text: str) -> Iterator[tuple[int, str]]:
+    r"""Yields each character with its marks, and the place of the character.
+
+    Characters of different groups never compose: Hangul vowels and finals count as marks.
+
+    Example:
+        >>> [(at, len(group)) for at, group in mark_groups("cafe\u0301s")]
+        [(0, 1), (1, 1), (2, 1), (3, 2), (5, 1)]
+    """
+    pattern = rf"(?s:.)[{_marks()}\u1160-\u11ff]*"
+    return ((match.start(), match[0]) for match in re.finditer(pattern, text))
 
 
 def end_places(text: str) -> Iterator[int]:

@@ -10,7 +10,6 @@ from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.conversations import check_answered
-from transformer_jax.data.squad import lowered
 from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
 from transformer_jax.inference.base import Predictor, listed, several, truncation
@@ -26,7 +25,13 @@ from transformer_jax.inference.results import (
     TaggedWord,
     classification,
 )
-from transformer_jax.inference.runs import FINE_TUNED, as_trained, family, open_directory
+from transformer_jax.inference.runs import (
+    FINE_TUNED,
+    as_trained,
+    family,
+    open_directory,
+    preparation,
+)
 
 __all__ = [
     "ClassificationPredictor",
@@ -93,7 +98,7 @@ class _Task(Embedding, Predictor):
         self._predictor, self._task, self._prepare = found
         self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
         run = open_directory(path)
-        config = run.read_config()
+        config, self._preparation = run.read_config(), preparation(run)
         # Hugging Face models do not specify whether they read pairs.
         read = config.get("data", {}).get("read", {})
         pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
@@ -307,10 +312,8 @@ class QuestionAnsweringPredictor(_Task):
             max_answer_len: Maximum length of an answer in tokens.
         """
         listed([question, context])
-        read = lowered(context) if self._prepare("A") == "a" else context
+        read = self._preparation.placed(context)
         [found] = self._predictor.answers(
-            [self._prepare(question)], [read], best=top_k, longest=max_answer_len
+            [self._prepare(question)], [read.text], best=top_k, longest=max_answer_len
         )
-        # Return the spelling of the text, even if the model lower-cases its input.
-        written = lambda one: context[one.start : one.start + len(one.text)] if one.text else ""
-        return [one._replace(text=written(one)) for one in found]
+        return [one.of_original(context, read) for one in found]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.errors import DataError, plural
-from transformer_jax.data.preparation import compose
+from transformer_jax.data.preparation import Preparation, compose
 from transformer_jax.data.text import read_lines
 from transformer_jax.data.words import blank_words
 from transformer_jax.evaluation.correlation import pearson, spearman
@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _BLOCK = 256  # questions at a time
+_PREPARE = Preparation()
 Question = tuple[str, str, str, str]
 
 
@@ -78,7 +79,7 @@ def read_analogies(path: Path) -> dict[str, list[Question]]:
     sections: dict[str, list[Question]] = {}
     name = ""
     for number, line in enumerate(read_lines(path), 1):
-        words = blank_words(line)
+        words = list(map(_PREPARE.line, blank_words(line)))
         if not words:
             continue
         if words[0].startswith(":"):
@@ -112,7 +113,7 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
         mark = next((mark for mark in "\t," if mark in line), None)
         fields = list(map(str.strip, line.split(mark))) if mark else blank_words(line)
         try:
-            one, other, value = fields[0], fields[1], float(fields[2])
+            one, other, value = *map(_PREPARE.line, fields[:2]), float(fields[2])
         except (IndexError, ValueError):
             if number == 1 and len(fields) >= 3:
                 continue

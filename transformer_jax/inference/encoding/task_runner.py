@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.examples import EncodedExamples, encode_sentences
+from transformer_jax.data.preparation import PlacedText
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
@@ -31,6 +32,13 @@ class AnswerSpan(NamedTuple):
     text: str
     start: int
     score: float
+
+    def of_original(self, context: str, read: PlacedText) -> "AnswerSpan":
+        """Returns the span as the context spells it, of which the model read ``read``."""
+        if self.start < 0:
+            return self
+        start, stop = read.original(self.start, self.start + len(self.text))
+        return self._replace(text=context[start:stop], start=start)
 
 
 class UnreadTextError(DataError):
