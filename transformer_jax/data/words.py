@@ -16,6 +16,7 @@ __all__ = [
     "letter_words",
     "mark_groups",
     "marked_letters",
+    "spellings",
     "word_spans",
 ]
 
@@ -61,6 +62,17 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(f"{word}(?:['’]{word})*"), re.compile(rf"{word}|[^\w\s][{_marks()}]*")
 
 
+def spellings(text: str) -> tuple[str, ...]:
+    r"""Returns a text as it is, composed and decomposed: canonically equal texts, once each.
+
+    Example:
+        >>> spellings("plain"), spellings("\u00e9") == ("\u00e9", "e\u0301")
+        (('plain',), True)
+    """
+    forms = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+    return tuple(dict.fromkeys((text, *forms)))
+
+
 def blank_words(text: str) -> list[str]:
     r"""Returns the words between blanks of any kind, except blanks that forbid a line break.
 
@@ -97,7 +109,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def find_word(text: str, word: str) -> list[tuple[int, int]]:
-    """Returns the spans of a word in a text, where it is not a part of a longer one.
+    """Returns the spans of a word in a text, in any spelling, where it is not part of another.
 
     Example:
         >>> find_word("कि किताब, कि", "कि"), find_word("a cat", "")
@@ -106,7 +118,8 @@ def find_word(text: str, word: str) -> list[tuple[int, int]]:
     if not word:
         return []
     letter = rf"[\w{_marks()}]"
-    pattern = rf"(?<!{letter}){re.escape(word)}(?!{letter})"
+    words = "|".join(map(re.escape, spellings(word)))
+    pattern = rf"(?<!{letter})(?:{words})(?!{letter})"
     return [match.span() for match in re.finditer(pattern, text)]
 
 

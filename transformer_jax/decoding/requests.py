@@ -2,11 +2,13 @@
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from transformer_jax.core.config_fields import Range
+from transformer_jax.data.words import spellings
 from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = [
@@ -71,6 +73,11 @@ class GenerationRequest(GenerationConfig):
     def samples(self) -> bool:
         """Returns whether tokens are sampled instead of searched for."""
         return self.num_beams == 1 and self.do_sample is not False and self.temperature > 0
+
+    @functools.cached_property
+    def stop_spellings(self) -> tuple[str, ...]:
+        """The stop strings in each spelling that the model may write."""
+        return tuple(form for text in self.stop for form in spellings(text))
 
     @property
     def greedy(self) -> bool:

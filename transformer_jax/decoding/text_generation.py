@@ -246,7 +246,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
         """Yields the text of a sampled or greedy sequence in parts, each once it is final."""
         sent = 0
         for _ in self.extend([sequence], streaming=True):
-            text = stable_prefix(sequence.text, sequence.request.stop)
+            text = stable_prefix(sequence.text, sequence.request.stop_spellings)
             if len(text) > sent:
                 yield text[sent:]
                 sent = len(text)

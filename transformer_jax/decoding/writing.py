@@ -157,7 +157,7 @@ class GenerationSequence:
     def text(self) -> str:
         """The text written so far, up to a stop string."""
         text = self._continuation()
-        before, stopped = truncate_at_stop(self._certain(text), self.request.stop)
+        before, stopped = truncate_at_stop(self._certain(text), self.request.stop_spellings)
         return before if stopped else text
 
     @property
@@ -185,7 +185,7 @@ class GenerationSequence:
         """Returns whether a stop string has been written."""
         if not self.request.stop:
             return False
-        return truncate_at_stop(self._certain(self._continuation()), self.request.stop)[1]
+        return truncate_at_stop(self._certain(self._continuation()), self.request.stop_spellings)[1]
 
     def _certain(self, text: str) -> str:
         """Removes the last character, if possibly only some of its bytes are written."""
