@@ -25,7 +25,7 @@ KINDS = ("reader", "use")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How a door is tried.
+    """A way to try a door.
 
     Attributes:
         content: Whether blanks at the ends of a text are a part of it.
