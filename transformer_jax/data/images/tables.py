@@ -158,12 +158,14 @@ def is_split_folder(folder: str) -> bool:
 def _folder(path: str, here: str, flag: str, prepare: Preparation, bad: BadRows) -> ImageTable:
     """Reads pictures in folders named by their labels, and in subfolders of those."""
     found = entries(here)
-    classes = [entry for entry in found if is_folder(entry)]
+    classes = [(prepare.line(entry.name), entry) for entry in found if is_folder(entry)]
     others = [entry.name for entry in found if not is_folder(entry)]
     keys: list[str] = []
     texts: list[str] = []
-    for entry in classes:
+    for label, entry in sorted(classes, key=lambda item: (item[0], item[1].name)):
         check_name(entry)
+        if not label:
+            raise DataError(f"{flag} {path}: the name of the folder {entry.name!r} is blank")
         _check_link(entry)
         names, more = scan_folder(entry.path, bad)
         if not names:
@@ -173,7 +175,7 @@ def _folder(path: str, here: str, flag: str, prepare: Preparation, bad: BadRows)
             )
         others.extend(f"{entry.name}/{name}" for name in more)
         keys.extend(f"{entry.name}/{name}" for name in names)
-        texts.extend([prepare.line(entry.name)] * len(names))
+        texts.extend([label] * len(names))
     if not keys:
         raise DataError(
             f"{flag} {path}: no pictures: it has neither a folder for each class nor a table, such "
