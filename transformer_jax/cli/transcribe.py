@@ -9,7 +9,7 @@ import tyro
 from transformer_jax.cli.output import TextOutput, note, tsv
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ConfigError, command
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search
 
 __all__ = ["Transcribe"]
@@ -37,7 +37,15 @@ class Transcribe(SearchFlags, PredictionCommand):
         """Writes one line per recording, in input order."""
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
+        for path in self.files:
+            if path.removesuffix(".gz").lower().endswith((".tsv", ".jsonl")):
+                scored = command("evaluate", self.run, "--manifest", path, "--output", "texts.txt")
+                raise ConfigError(
+                    f"{path}: a manifest, and transcribe takes recordings: {scored} writes the "
+                    f"transcripts of its recordings, and scores them"
+                )
         from transformer_jax.core.task_progress import show_progress, tracked
+        from transformer_jax.data.bad_rows import BadRows
         from transformer_jax.data.speech.features import read_features
         from transformer_jax.inference.speech import load_transcriber
         from transformer_jax.inference.transcriber import Recording
@@ -50,10 +58,11 @@ class Transcribe(SearchFlags, PredictionCommand):
         with TextOutput(self.output) as out:
             out.write(tsv("path", "score", "text") if self.tsv else b"")
             # Read all recordings first, so that a bad one is refused before any is transcribed.
-            recordings = [
-                Recording(path, read_features(path, audio)[0])
-                for path in tracked(self.files, "reading recordings")
-            ]
+            recordings, bad = [], BadRows("transcribe", what="recording")
+            for path in tracked(self.files, "reading recordings"):
+                with bad:
+                    recordings.append(Recording(path, read_features(path, audio)[0]))
+            bad.check(len(recordings))
             with show_progress(f"transcribing {len(recordings):,} recordings"):
                 for found in transcriber.stream(recordings):
                     row = tsv(found.source, float(found.score), found.text)

@@ -106,14 +106,14 @@ class Speech(Recipe):
         return load_recordings(run.data)
 
     def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the number of features per frame of the first recording.
+        """Returns the run with the number of features per frame of the recordings.
 
         Raises:
             ConfigError: The user set a different number, or a normalization of a different size.
-            DataError: The recording cannot be read.
+            DataError: No recording can be read.
         """
         with show_progress("reading the first recording"):
-            width = data.train.read(0, run.data.audio)[0].shape[1]
+            width = data.train.first_width(run.data.audio)
         num_features, default = run.model.features.num_features, named.model.features.num_features
         if num_features not in (default, width):
             raise ConfigError(
@@ -167,6 +167,7 @@ class Speech(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the metrics of transcripts of the recordings in a manifest."""
         from transformer_jax.core.task_progress import tracked
+        from transformer_jax.data.bad_rows import BadRows
         from transformer_jax.data.speech.recordings import read_manifest
         from transformer_jax.inference.runs import preparation
         from transformer_jax.inference.speech import load_transcriber
@@ -180,10 +181,11 @@ class Speech(Recipe):
         prepare = dataclasses.replace(prepare, lowercase=prepare.lowercase or request.lowercase)
         listed = read_manifest(manifest, "--manifest", prepare=prepare)
         transcriber, audio = load_transcriber(directory.path, request.checkpoint, search=search)
-        recordings = [
-            Recording(listed.title(i), listed.read(i, audio)[0])
-            for i in tracked(range(len(listed)), f"reading the recordings of {manifest}")
-        ]
+        recordings, bad = [], BadRows(manifest, what="recording")
+        for i in tracked(range(len(listed)), f"reading the recordings of {manifest}"):
+            with bad:
+                recordings.append(Recording(listed.title(i), listed.read(i, audio)[0]))
+        bad.check(len(recordings))
         run_words = read(directory).evaluation.tokenize
         tokenize = choose_words(request.tokenize, run_words, listed.texts)
         counted = plural(len(listed), "recording")

@@ -152,7 +152,7 @@ def test_columns_without_a_name_are_refused(folder, lines, message):
 def test_keys_that_are_not_read_are_named_once(folder, capsys):
     listed(folder, row(lang="en", speaker=3), row(speaker=4, pred_text="b", note=None))
     [line] = [line for line in capsys.readouterr().err.splitlines() if "not read" in line]
-    assert line.endswith("m.jsonl: keys that are not read: lang, speaker, pred_text")
+    assert line.endswith("m.jsonl: keys not read: lang, speaker, pred_text")
 
 
 def test_segments_of_one_file_are_held_out_together(folder):

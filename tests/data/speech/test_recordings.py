@@ -56,7 +56,7 @@ def test_a_manifest_lists_paths_beside_it(folder):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0.npy\t", "bad.tsv:2: no text: a path, a tab and a text are needed"),
+        ("0.npy\t", "bad.tsv:2: no text: a path and a text are needed"),
         ("0.npy\t  ", "bad.tsv:2: no text"),
         ("\tone", "bad.tsv:2: no path"),
         ("0.npy", "bad.tsv:2: 1 column, but 2 are needed"),
@@ -172,8 +172,9 @@ def test_frames_of_another_width_are_refused(folder, cached):
     recordings = read_manifest(str(folder / "train.tsv"))
     cache = folder / "cache" if cached else None
     for _ in range(2):
-        build = lambda: build_features(recordings, SMALL, 4, cache)
-        refused(build, f"train.tsv:1: {folder}/0.npy: frames of 3 values, but 4 are needed")
+        wrong = re.escape(f"train.tsv:1: {folder}/0.npy: frames of 3 values, but 4 are needed")
+        with pytest.raises(DataError, match=wrong):
+            build_features(recordings, SMALL, 4, cache)
         build_features(recordings, SMALL, 3, cache)
     np.save(folder / "2.npy", np.ones((2, 5)))
     refused(
@@ -273,3 +274,47 @@ def test_held_out_recordings_do_not_depend_on_order_or_folder(folder, tmp_path_f
 )
 def test_a_normalization_that_cannot_be_is_refused(wrong):
     refused(lambda: SpeechData(normalization=wrong), "data.normalization has", ConfigError)
+
+
+def spoiled(folder):
+    """A manifest whose rows are bad in several ways, and two that are good."""
+    for i in range(24):
+        np.save(folder / f"nan{i}.npy", bad(np.nan))
+    write(folder, "cut.wav", pcm(SIGNAL, 16)[:60])
+    np.save(folder / "wide.npy", np.ones((2, F + 1)))
+    names = ["nan0", "0", *(f"nan{i}" for i in range(1, 24)), "wide", "2"]
+    lines = [f"{name}.npy\ttext {name}" for name in names]
+    (folder / "spoiled.tsv").write_text("\n".join([*lines, "cut.wav\tx", "0.npy\t"]) + "\n")
+    return str(folder / "spoiled.tsv")
+
+
+def test_bad_recordings_come_at_once(folder):
+    with pytest.raises(DataError, match=r"0\.npy|spoiled\.tsv:29: no text") as error:
+        read_manifest(spoiled(folder))
+    lines = (folder / "spoiled.tsv").read_text().splitlines()[:-1]
+    (folder / "spoiled.tsv").write_text("\n".join(lines))
+    recordings = read_manifest(str(folder / "spoiled.tsv"), bad_rows="refuse")
+    assert recordings.first_width(SMALL) == F  # of the first good one
+    with pytest.raises(DataError) as error:
+        build_features(recordings, SMALL, F, bad_rows="refuse")
+    first, *places = error.value.lines
+    assert "spoiled.tsv: 26 bad recordings: correct them, or leave out bad recordings with" in first
+    assert first.endswith("--data.read.bad-rows skip")
+    assert len(places) == 21
+    assert places[0].startswith(f"{folder}/spoiled.tsv:1: {folder}/nan0.npy: frame 3 of 5 holds")
+    assert places[-1] == "and 6 more"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_bad_recordings_are_left_out_and_counted(folder, capsys, cached):
+    recordings = read_manifest(spoiled(folder), bad_rows="skip")
+    assert "spoiled.tsv: 1 bad recording left out, such as" in capsys.readouterr().err
+    cache = folder / "cache" if cached else None
+    tokenizer = train_tokenizer("characters", recordings.texts, 100)
+    for _ in range(2):
+        features = build_features(recordings, SMALL, F, cache, "skip")
+        how = {"stacked_frames": 1, "max_length": 99}
+        store = build_speech_store(features, recordings, tokenizer, features.normalization(), **how)
+        assert [recordings.texts[i] for i in store.kept] == ["text 0", "text 2"]
+        assert store.counts == {"bad": 26}
+    assert "spoiled.tsv: 26 bad recordings left out, such as" in capsys.readouterr().err

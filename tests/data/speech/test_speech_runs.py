@@ -358,13 +358,49 @@ def bad_test(folder):
     np.save(folder / "test1.npy", np.ones((1025, WIDTH), np.float32))
 
 
+def test_bad_recordings_of_a_command_come_at_once(speech, trained, tmp_path, command):
+    bad = []
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.wav").write_bytes(pcm(SIGNAL, 16)[:-200])
+        bad.append(str(tmp_path / f"{name}.wav"))
+    code, out, err = command("transcribe", trained, bad[0], speech / "test0.npy", bad[1])
+    assert (code, out) == (3, [])
+    assert "transcribe: 2 bad recordings: correct them" in err
+    assert all(f"{path}: no WAV file that can be read" in err for path in bad)
+    manifest = tmp_path / "m.tsv"
+    manifest.write_text("".join(f"{path}\ta\n" for path in [*bad, speech / "test0.npy"]))
+    code, out, err = command("evaluate", trained, "--manifest", manifest)
+    assert (code, out) == (3, [])
+    assert all(f"m.tsv:{i}: {path}: no WAV" in err for i, path in enumerate(bad, 1))
+    code, _, err = command("transcribe", trained, manifest)
+    assert code == 2
+    assert f"`transformer-jax evaluate {trained} --manifest {manifest} --output texts.txt`" in err
+
+
+@pytest.mark.slow
+def test_a_run_leaves_bad_recordings_out_if_asked(speech, tmp_path, command):
+    folder, run = tmp_path / "speech", tmp_path / "run"
+    shutil.copytree(speech, folder)
+    for part in ("train", "valid", "test"):
+        features = np.load(folder / f"{part}0.npy")
+        features[0] = np.nan
+        np.save(folder / f"{part}0.npy", features)
+    flags = ["train-speech", "luong", *manifests(folder), *TINY, "--output", run]
+    code, _, err = command(*flags, "--data.read.bad-rows", "skip", program=seq2seq.main)
+    assert code == 0
+    for part, left in (("train", 29), ("valid", 5)):
+        assert f"{part}.tsv: 1 bad recording left out, such as" in err
+        assert f"{part}.tsv: {left} recordings" in err
+    assert json.loads((run / "results.json").read_text())["tests"]["test"]["recordings"] == 3
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (bad_nan, r"train\.tsv:3: .*train2\.npy: frame 2 of \d+ holds NaN or infinity"),
         (bad_width, r"train\.tsv:3: .*train2\.npy: frames of 9 values, but 8 are needed"),
         (bad_wav, r"train\.tsv:3: .*train2\.wav: no WAV file that can be read"),
-        (bad_line, r"train\.tsv:2: no text: a path, a tab and a text are needed"),
+        (bad_line, r"train\.tsv:2: no text: a path and a text are needed"),
         (bad_test, r"test\.tsv:2: .*test1\.npy: 1,025 frames, but the model reads at most 1,024"),
     ],
 )

@@ -5,21 +5,21 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from jaxtyping import Float32
 from numpy import ndarray
 
-from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.storage.urls import url_of
-from transformer_jax.core.task_progress import log
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.files import listed_path
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import SUFFIXES, read_features
 from transformer_jax.data.speech.wav import WHOLE, Segment
 from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = ["Recordings", "read_manifest"]
 
@@ -70,6 +70,20 @@ class Recordings:
         where, segment = self.where(index), self.segments[index]
         return read_features(self.paths[index], audio, where, segment)
 
+    def first_width(self, audio: AudioConfig) -> int:
+        """Returns the number of features per frame of the first recording that can be read.
+
+        Raises:
+            DataError: None can be read; the message is about the first.
+        """
+        errors = []
+        for index in range(len(self)):
+            try:
+                return int(self.read(index, audio)[0].shape[1])
+            except DataError as error:
+                errors.append(error)
+        raise errors[0]
+
     def select(self, indices: Sequence[int], name: str) -> "Recordings":
         """Selects recordings."""
         pick = lambda values: [values[i] for i in indices]
@@ -77,16 +91,13 @@ class Recordings:
         return Recordings(pick(self.paths), pick(self.texts), name, *columns)
 
 
-class _Row(NamedTuple):
-    """One line of a manifest."""
-
-    number: int
-    path: str
-    text: str
-    segment: Segment
-
-
-def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparation()) -> Recordings:
+def read_manifest(
+    path: str,
+    flag: str = "",
+    *,
+    prepare: Preparation = Preparation(),
+    bad_rows: BadRowPolicy | None = None,
+) -> Recordings:
     """Reads a manifest, with one recording per line; empty lines are skipped.
 
     A row with ``offset`` and ``duration``, in seconds, is a segment of its file. Other keys are not
@@ -98,50 +109,54 @@ def read_manifest(path: str, flag: str = "", *, prepare: Preparation = Preparati
             relative to its folder. ``.gz`` is unpacked.
         flag: The setting of the manifest, for messages.
         prepare: Preparation of texts.
+        bad_rows: Whether bad rows are refused or skipped; None offers no skipping.
 
     Raises:
         ConfigError: The manifest is of another kind.
-        DataError: A line has no path or no text, or lists a file that is missing or of another
-            kind, or selects a part of it in another way; or there are no lines.
+        DataError: Lines have no path or no text, or list files that are missing or of another
+            kind, or select a part in another way; or there are no lines.
     """
     suffix = pathlib.PurePath(path.removesuffix(".gz")).suffix.lower()
     if suffix not in (".tsv", ".jsonl"):
         raise ConfigError(f"{flag} {path}: the name of a manifest ends in .tsv or .jsonl")
-    unread: dict[str, None] = {}
-    table = suffix == ".tsv"
-    read, needed = _jsonl_rows, "a path and a text are needed"
-    if table:
-        read, needed = _tsv_rows, "a path, a tab and a text are needed"
-    folder, found = os.path.dirname(path), Recordings([], [], path, [], [])
-    for row in read(path, flag, unread):
-        for what, given in (("path", row.path), ("text", row.text)):
-            if not given.strip():
-                raise DataError(f"{path}:{row.number}: no {what}: {needed}")
-        file = listed_path(row.path.strip(" "), folder, f"{path}:{row.number}")
-        _check_there(file, row.segment, f"{path}:{row.number}: ")
-        found.paths.append(file)
-        found.texts.append(prepare.line(row.text))
-        found.lines.append(row.number)
-        found.segments.append(row.segment)
+    bad, table = BadRows(path, bad_rows, "recording"), suffix == ".tsv"
+    unread = Unread(path, "column" if table else "key")
+    rows = (_tsv_rows if table else _jsonl_rows)(path, flag, bad)
+    found = Recordings([], [], path, [], [])
+    for number, cells in rows:
+        with bad:
+            file, text, segment = _row(cells, path, number)
+            found.paths.append(file)
+            found.texts.append(prepare.line(text))
+            found.lines.append(number)
+            found.segments.append(segment)
+            unread.note(cells, _READ)
+    bad.report(len(found))
     if not found.paths:
         raise DataError(f"{path}: no recordings: it is empty")
-    if unread:
-        log(f"{path}: {'columns' if table else 'keys'} that are not read: {', '.join(unread)}")
+    unread.report()
     return found
 
 
-def _jsonl_rows(path: str, flag: str, unread: dict[str, None]) -> Iterator[_Row]:
-    for number, line in enumerate(read_lines(path, flag), 1):
+_Cells = dict[str, object]
+
+
+def _jsonl_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]]:
+    for number, line in numbered_lines(path, flag, bad):
         if line:
-            row = parse_object(line, path, number)
-            cells = {key: value for key, value in row.items() if value is not None}
-            yield _row(cells, path, number, unread)
+            with bad:
+                row = parse_object(line, path, number)
+                yield number, {key: value for key, value in row.items() if value is not None}
 
 
-def _tsv_rows(path: str, flag: str, unread: dict[str, None]) -> Iterator[_Row]:
-    """Yields the rows of a table; its first line may name the columns."""
+def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]]:
+    """Yields the rows of a table; its first line may name the columns.
+
+    Raises:
+        DataError: The first line is neither a recording nor the names of the columns.
+    """
     names: list[str] = []
-    for number, line in enumerate(read_lines(path, flag), 1):
+    for number, line in numbered_lines(path, flag, bad):
         if not line.strip():
             continue
         cells = line.split("\t")
@@ -150,17 +165,18 @@ def _tsv_rows(path: str, flag: str, unread: dict[str, None]) -> Iterator[_Row]:
             if names:
                 continue
             names = ["path", "text"]
-        if len(cells) != len(names):
-            raise DataError(
-                f"{path}:{number}: {len(cells)} column{'s' * (len(cells) != 1)}, but {len(names)} "
-                f"are needed ({', '.join(names)}): name others in a first line, such as "
-                f"path<tab>text<tab>offset<tab>duration"
-            )
-        row: dict[str, object] = {k: v for k, v in zip(names, cells, strict=True) if v.strip()}
-        for key in ("offset", "duration"):
-            if key in row:
-                row[key] = _number(str(row[key]))
-        yield _row({"path": "", "text": ""} | row, path, number, unread)
+        with bad:
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{path}:{number}: {plural(len(cells), 'column')}, but {len(names)} are needed "
+                    f"({', '.join(names)}): name others in a first line, such as "
+                    f"path<tab>text<tab>offset<tab>duration"
+                )
+            row: _Cells = {k: v for k, v in zip(names, cells, strict=True) if v.strip()}
+            for key in ("offset", "duration"):
+                if key in row:
+                    row[key] = _number(str(row[key]))
+            yield number, {"path": "", "text": ""} | row
 
 
 def _names_of_columns(cells: list[str], where: str) -> list[str]:
@@ -190,30 +206,35 @@ def _number(cell: str) -> object:
         return cell
 
 
-def _row(cells: dict[str, object], path: str, number: int, unread: dict[str, None]) -> _Row:
-    """Returns a row of the cells that have a value; ``unread`` collects the names of others.
+def _row(cells: _Cells, manifest: str, number: int) -> tuple[str, str, Segment]:
+    """Returns the file, the text and the segment of a row, from its cells that have a value.
 
     Raises:
         DataError: A cell is missing or of another type, or selects a part in another way.
     """
-    where = f"{path}:{number}: "
+    where = f"{manifest}:{number}: "
     for key in cells:
         if key in _UNUSABLE:
             raise DataError(f"{where}{key!r} is not read: {_UNUSABLE[key]}")
-        if key not in _READ:
-            unread[key] = None
     named = [key for key in _PATHS if cells.get(key)]
     if len({str(cells[key]) for key in named}) > 1:
         raise DataError(f"{where}path and audio_filepath are different files: give one of them")
-    text = lambda key: text_field(cells, key, path, number, f"a manifest has {_COLUMNS}")
+    hint = f"a manifest has {_COLUMNS}"
+    path = text_field(cells, named[0] if named else "path", manifest, number, hint)
+    text = text_field(cells, "text", manifest, number, hint)
+    for what, given in (("path", path), ("text", text)):
+        if not given.strip():
+            raise DataError(f"{where}no {what}: a path and a text are needed")
     offset, duration = (_seconds(cells, key, where) for key in ("offset", "duration"))
     if duration == 0:
         raise DataError(f"{where}duration is 0: a number of seconds above 0 is needed")
     segment = Segment(offset or 0.0, duration)
-    return _Row(number, text(named[0] if named else "path"), text("text"), segment)
+    file = listed_path(path.strip(" "), os.path.dirname(manifest), f"{manifest}:{number}")
+    _check_there(file, segment, where)
+    return file, text, segment
 
 
-def _seconds(cells: dict[str, object], key: str, where: str) -> float | None:
+def _seconds(cells: _Cells, key: str, where: str) -> float | None:
     value = cells.get(key)
     if value is None:
         return None

@@ -1,6 +1,7 @@
 """Recordings and their texts: the data of a run, and the listed files as arrays of features."""
 
 import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
@@ -14,6 +15,7 @@ from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.storage.copies import local_file
 from transformer_jax.core.task_progress import log, tracked
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.ragged import row_offsets
@@ -41,6 +43,7 @@ _NAMES = ("features", "offsets", "digests")
 class SpeechReadOptions(Configuration, group="data.read"):
     """Options for reading recordings and their texts."""
 
+    bad_rows: BadRowPolicy = "refuse"  # recordings that cannot be read; skip leaves them out
     lowercase: bool = False  # lower-case the texts
     normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Longest recording, in positions of stacked frames, and longest text, in tokens; longer ones
@@ -91,15 +94,16 @@ def load_recordings(data: SpeechData) -> SpeechSplits:
     """
     if data.train is None:
         raise ConfigError("no training data: give data.train, a manifest of recordings")
-    prepare, tests = Preparation.of(data.read), {}
-    train = read_manifest(data.train, "data.train", prepare=prepare)
+    tests, how = {}, {"prepare": Preparation.of(data.read), "bad_rows": data.read.bad_rows}
+    read = functools.partial(read_manifest, **how)
+    train = read(data.train, "data.train")
     valid = None
     if data.valid is not None:
-        valid = read_manifest(data.valid, "data.valid", prepare=prepare)
+        valid = read(data.valid, "data.valid")
     else:
         train, valid = _held_out(train, os.path.dirname(data.train), data.read.validation_size)
     if data.test is not None:
-        tests["test"] = read_manifest(data.test, "data.test", prepare=prepare)
+        tests["test"] = read(data.test, "data.test")
     for path, part in ((data.valid, valid), (data.test, tests.get("test"))):
         if path is not None and part is not None:
             log(describe_overlap(*map(_as_pairs, (train, part))))
@@ -145,7 +149,8 @@ class FeatureStore:
 
     def normalization(self) -> Normalization:
         """Mean and standard deviation of each feature over all frames."""
-        return FeatureStatistics.of(self[i] for i in range(len(self))).normalization()
+        read = np.flatnonzero(self.frames).tolist()
+        return FeatureStatistics.of(self[i] for i in read).normalization()
 
 
 def build_features(
@@ -153,6 +158,7 @@ def build_features(
     audio: AudioConfig,
     width: int | None = None,
     cache: pathlib.Path | None = None,
+    bad_rows: BadRowPolicy | None = None,
 ) -> FeatureStore:
     """Reads the features of recordings, not normalized, and shows progress.
 
@@ -163,19 +169,21 @@ def build_features(
         cache: A folder that keeps the arrays, memory-mapped, under a name made from the segments
             and the paths, sizes and times of the files and from ``audio``. None keeps them in
             memory.
+        bad_rows: Whether recordings that cannot be read are refused, or have no frames; None
+            offers no skipping.
 
     Raises:
-        DataError: A file cannot be read as features, or its frames have another width; the message
-            names the line of the manifest.
+        DataError: Files cannot be read as features, or their frames have another width; the message
+            names up to twenty lines of the manifest.
     """
     if cache is None:
         blocks: list[np.ndarray] = []
-        offsets, digests, found = _read_all(recordings, audio, width, blocks.append)
+        offsets, digests, found = _read_all(recordings, audio, width, bad_rows, blocks.append)
         return FeatureStore(np.concatenate(blocks).reshape(-1, found), offsets, digests)
     folder = cache / f"features-{_key(recordings, audio)}"
     kept = open_arrays(folder, _NAMES)
     if kept is None:
-        write_arrays(folder, lambda draft: _write(draft, recordings, audio, width))
+        write_arrays(folder, lambda draft: _write(draft, recordings, audio, width, bad_rows))
         kept = open_arrays(folder, _NAMES)
         assert kept is not None
     (features, offsets, digests), counts = kept
@@ -199,12 +207,16 @@ def _key(recordings: Recordings, audio: AudioConfig) -> str:
 
 
 def _write(
-    draft: pathlib.Path, recordings: Recordings, audio: AudioConfig, width: int | None
+    draft: pathlib.Path,
+    recordings: Recordings,
+    audio: AudioConfig,
+    width: int | None,
+    bad_rows: BadRowPolicy | None,
 ) -> dict[str, int]:
     offsets, digests, found = write_ids(
         draft / "features.npy",
         np.dtype(np.float32),
-        lambda add: _read_all(recordings, audio, width, add),
+        lambda add: _read_all(recordings, audio, width, bad_rows, add),
     )
     np.save(draft / "offsets.npy", offsets)
     np.save(draft / "digests.npy", digests)
@@ -212,19 +224,25 @@ def _write(
 
 
 def _read_all(
-    recordings: Recordings, audio: AudioConfig, width: Any, add: Callable[[np.ndarray], object]
+    recordings: Recordings,
+    audio: AudioConfig,
+    width: Any,
+    bad_rows: BadRowPolicy | None,
+    add: Callable[[np.ndarray], object],
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Passes the flat features of each file to ``add``; returns offsets, digests and the width."""
-    frames, digests = [], []
-    for i in tracked(range(len(recordings)), f"reading the recordings of {recordings.name}"):
-        features, digest = recordings.read(i, audio)
-        width = width or features.shape[1]
-        if features.shape[1] != width:
-            raise _other_width(recordings, i, features.shape[1], width)
-        frames.append(len(features))
-        digests.append(np.frombuffer(digest, np.uint8))
-        add(features.reshape(-1))
-    return row_offsets(np.array(frames, np.int64)), np.stack(digests), width
+    count, bad = len(recordings), BadRows(recordings.name, bad_rows, "recording")
+    frames, digests = np.zeros(count, np.int64), np.zeros((count, 32), np.uint8)
+    for i in tracked(range(count), f"reading the recordings of {recordings.name}"):
+        with bad:
+            features, digest = recordings.read(i, audio)
+            width = width or features.shape[1]
+            if features.shape[1] != width:
+                raise _other_width(recordings, i, features.shape[1], width)
+            frames[i], digests[i] = len(features), np.frombuffer(digest, np.uint8)
+            add(features.reshape(-1))
+    bad.report(count - bad.count)
+    return row_offsets(frames), digests, width
 
 
 def _other_width(recordings: Recordings, index: int, found: int, wanted: int) -> DataError:

@@ -58,7 +58,7 @@ def build_speech_store(
     stacked_frames: int,
     max_length: int,
 ) -> SpeechStore:
-    """Keeps recordings of at most ``max_length`` positions whose texts have at most as many tokens.
+    """Keeps recordings of 1 to ``max_length`` positions whose texts have at most as many tokens.
 
     Args:
         features: Features of the recordings.
@@ -70,10 +70,14 @@ def build_speech_store(
     """
     target = encode_targets(recordings.texts, tokenizer)
     positions = -(-features.frames // stacked_frames)
-    long, wordy = positions > max_length, target.lengths > max_length
-    found = {"recording_too_long": int(long.sum()), "text_too_long": int((wordy & ~long).sum())}
+    long, wordy, bad = positions > max_length, target.lengths > max_length, positions == 0
+    found = {
+        "bad": int(bad.sum()),
+        "recording_too_long": int(long.sum()),
+        "text_too_long": int((wordy & ~long & ~bad).sum()),
+    }
     counts = {reason: count for reason, count in found.items() if count}
-    kept = np.flatnonzero(~(long | wordy))
+    kept = np.flatnonzero(~(long | wordy | bad))
     return SpeechStore(features, target, kept, normalization, stacked_frames, counts)
 
 

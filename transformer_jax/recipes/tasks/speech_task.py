@@ -116,7 +116,13 @@ def speech_recognition(
     width = config.features.num_features
     read = dataclasses.replace(settings.read, normalization=tokenizer.normalization)
     settings = dataclasses.replace(settings, read=read)
-    parts = functools.partial(build_features, audio=settings.audio, width=width, cache=cache)
+    parts = functools.partial(
+        build_features,
+        audio=settings.audio,
+        width=width,
+        cache=cache,
+        bad_rows=settings.read.bad_rows,
+    )
     features = parts(data.train)
     normalization = settings.normalization
     if not normalization.mean:
@@ -139,7 +145,8 @@ def speech_recognition(
         if evaluation.sentences:
             # All sources that fit the model, even if longer than in training.
             most = config.max_length * config.features.stacked_frames
-            read = np.flatnonzero(held.frames <= most)[: evaluation.sentences].tolist()
+            read = np.flatnonzero((held.frames > 0) & (held.frames <= most))
+            read = read[: evaluation.sentences].tolist()
             evaluate = _ErrorRates(kept, data.valid, read, tokenizer, evaluation)
     tests = {name: _all_of(part, parts(part), config) for name, part in data.tests.items()}
     return Task(
@@ -234,7 +241,7 @@ class _ErrorRates:
 def _all_of(
     recordings: Recordings, features: FeatureStore, config: ModelConfig
 ) -> tuple[list[Recording], list[str]]:
-    """Returns all recordings of a test set with their texts; none may be dropped.
+    """Returns all recordings of a test set that could be read, with their texts.
 
     Raises:
         DataError: A recording is too long for the model.
@@ -247,8 +254,9 @@ def _all_of(
             f"{most:,}: split the recording, or raise "
             f"model.{'positions.' * hasattr(config, 'positions')}max_length"
         )
-    found = [Recording(recordings.title(i), features[i]) for i in range(len(recordings))]
-    return found, recordings.texts
+    kept = np.flatnonzero(features.frames).tolist()  # without bad rows, which are skipped
+    found = [Recording(recordings.title(i), features[i]) for i in kept]
+    return found, [recordings.texts[i] for i in kept]
 
 
 def _scores(found: list[str], texts: list[str], tokenize: str | None) -> dict[str, Any]:
