@@ -116,13 +116,8 @@ def speech_recognition(
     width = config.features.num_features
     read = dataclasses.replace(settings.read, normalization=tokenizer.normalization)
     settings = dataclasses.replace(settings, read=read)
-    parts = functools.partial(
-        build_features,
-        audio=settings.audio,
-        width=width,
-        cache=cache,
-        bad_rows=settings.read.bad_rows,
-    )
+    how = {"width": width, "cache": cache, "bad_rows": settings.read.bad_rows}
+    parts = functools.partial(build_features, audio=settings.audio, **how)
     features = parts(data.train)
     normalization = settings.normalization
     if not normalization.mean:
