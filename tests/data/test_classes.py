@@ -26,9 +26,9 @@ from transformer_jax.recipes.tasks.scores import measure
 LABELS = ["bug"] * 7 + ["Bug"] + ["new idea"] * 6 + ["New\u00a0Idea", "newidea"]
 COUNTED = [
     "a: 5 classes: bug 7, new idea 6, Bug 1, New\u00a0Idea 1, newidea 1",
-    "warning: a: the classes 'bug' and 'Bug' differ only in case or blanks: are they one?",
-    "warning: a: the classes 'new idea', 'New\\xa0Idea' and 'newidea' differ only in case or "
-    "blanks: are they one?",
+    "warning: a: 2 classes that differ only in case or blanks: 'bug', 'Bug': are they one?",
+    "warning: a: 3 classes that differ only in case or blanks: 'new idea', 'New\\xa0Idea', "
+    "'newidea': are they one?",
     "warning: a: 3 classes with fewer than 5 examples: 'Bug', 'New\\xa0Idea', 'newidea': correct "
     "the label, or add more",
 ]

@@ -54,7 +54,7 @@ def describe_classes(name: str, labels: Iterable[str], what: str = "class") -> l
     Example:
         >>> for line in describe_classes("a.tsv", ["bug"] * 9 + ["Bug"] + ["idea"] * 7): print(line)
         a.tsv: 3 classes: bug 9, idea 7, Bug 1
-        warning: a.tsv: the classes 'bug' and 'Bug' differ only in case or blanks: are they one?
+        warning: a.tsv: 2 classes that differ only in case or blanks: 'bug', 'Bug': are they one?
         warning: a.tsv: 1 class with fewer than 5 examples: 'Bug': correct the label, or add more
     """
     counts = collections.Counter(labels).most_common()
@@ -65,8 +65,8 @@ def describe_classes(name: str, labels: Iterable[str], what: str = "class") -> l
     for label, _ in counts:
         alike.setdefault("".join(label.casefold().split()), []).append(repr(label))
     lines += [
-        f"warning: {name}: the {plural(2, what).split()[1]} {', '.join(twins[:-1])} and "
-        f"{twins[-1]} differ only in case or blanks: are they one?"
+        f"warning: {name}: {plural(len(twins), what)} that differ only in case or blanks: "
+        f"{', '.join(twins)}: are they one?"
         for twins in alike.values()
         if len(twins) > 1
     ]

@@ -137,8 +137,8 @@ def _grams(text: str) -> Iterator[str]:
         >>> [*_grams("ab")]
         ['a', 'b', ' a', 'ab', 'b ', ' ab', 'ab ']
     """
-    words = text.split()
-    yield from itertools.chain(*words)
-    padded = f" {' '.join(words)} "
+    text = " ".join(text.split())
+    yield from text.replace(" ", "")
+    padded = f" {text} "
     for order in _ORDERS:
         yield from (padded[at : at + order] for at in range(len(padded) - order + 1))

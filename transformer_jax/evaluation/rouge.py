@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError, install, plural
 from transformer_jax.data.sentences import sentences
-from transformer_jax.evaluation.words import choose_tokenize, main_script, make_bleu
+from transformer_jax.evaluation.words import bleu_words, choose_tokenize, main_script
 
 __all__ = ["RougeScores", "check_installed", "choose_words", "lead", "oracle", "rouge_scores"]
 
@@ -179,7 +179,7 @@ def _scorer(types: tuple[str, ...], words: str) -> Callable[[Sequence[str], str]
         """Words of another tokenizer, for ``rouge-score``."""
 
         def tokenize(self, text: str) -> list[str]:
-            return list(make_bleu(words).tokenizer(text.lower()).split())
+            return bleu_words(words)(text.lower())
 
     class Words:
         """The package's words, with cached stems, which take most of its time."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Tokenize",
+    "bleu_words",
     "check_tokenize",
     "choose_tokenize",
     "main_script",
@@ -175,8 +176,17 @@ def split_words(tokenize: str) -> Callable[[str], list[str]]:
         >>> split_words("13a")("the cat, again"), split_words("zh")("我们去NY")
         (['the', 'cat,', 'again'], ['我', '们', '去', 'NY'])
     """
-    if tokenize in ("13a", "intl", "none"):
-        return blank_words
+    return blank_words if tokenize in ("13a", "intl", "none") else bleu_words(tokenize)
+
+
+@functools.cache
+def bleu_words(tokenize: str) -> Callable[[str], list[str]]:
+    """Returns a function from a text to the words that sacreBLEU's tokenizer makes of it.
+
+    Example:
+        >>> bleu_words("13a")("the cat, again")
+        ['the', 'cat', ',', 'again']
+    """
     tokenizer = make_bleu(tokenize).tokenizer
     return lambda text: str(tokenizer(text)).split()
 
