@@ -70,6 +70,8 @@ class Answer(PredictionCommand):
                     said = "(no answer)" if answer.start < 0 else answer.text
                     write(str(number), said, f"{answer.score:.4f}", str(answer.start))
             sys.stdout.buffer.flush()
+        if predictor.cut:
+            note(f"{plural(predictor.cut, 'question')} truncated to leave room for the text")
         if none:
             of = "the question" if number == 1 else f"{none} of {plural(number, 'question')}"
             note(f"{of} {'has' if none == 1 else 'have'} no answer in this text")

@@ -85,6 +85,8 @@ class Probe(LanguageFlags, PredictionCommand):
             f"trained on {len(labels):,} {what}, evaluated on {len(answers):,}; "
             f"{plural(len(names), 'class')}"
         )
+        if cut := vectors.counts["cut"]:
+            note(f"{plural(cut, 'sentence')} truncated to {plural(vectors.length, 'token')}")
         if self.output is not None:
             from transformer_jax.visual.probes import plot_probes
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, DataError
@@ -118,6 +119,8 @@ class Score(LanguageFlags, PredictionCommand):
             write(told, translator.tokenizer, score)
         total = math.fsum(score.log_prob for score in scores)
         write(row("corpus", total, sum(len(score.tokens) for score in scores)))
+        if cut := translator.counts["cut"]:
+            note(translator.cut_note(cut, len(scores)))
         return 0
 
 

@@ -87,6 +87,8 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         ask, prepare = (prompted(run, plain, prompt) for prompt in before)
         skips = [skip_of(run, vectors, prompt) for prompt in before]
         [asked] = vectors.embed([ask(self.query)], layers=layers, pool=pool, skip=skips[0])
+        if vectors.counts["cut"]:
+            note(f"the query is truncated to {plural(vectors.length, 'token')}")
         vectors.counts.update(lines=0, cut=0)
         kept: list[tuple[int, str]] = []  # lines of the current window
 

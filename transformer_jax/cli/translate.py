@@ -92,10 +92,8 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
                     if i % batching.window == 0 or self.trace:
                         out.flush()
                     counter.show(i)
-        cut, read = translator.counts["cut"], plural(translator.counts["lines"], "line")
-        if cut:
-            room = plural(translator.room, "token")
-            note(f"{cut:,} of {read} exceeded {room}; end truncated")
+        if cut := translator.counts["cut"]:
+            note(translator.cut_note(cut, translator.counts["lines"]))
         if limited := translator.counts["limited"]:
             limit = translator.limit_note(limited, translator.counts["lines"])
             note(f"{limit}: raise --max-len-a or --max-len-b")

@@ -32,11 +32,13 @@ class SpanExamples:
         question: Index of the question of each example.
         spans: Start and end character in the context for each token of the store, end excluded;
             -1 outside the context.
+        cut: Number of questions that were truncated.
     """
 
     examples: EncodedExamples
     question: Int[np.ndarray, " count"]
     spans: Int[np.ndarray, "total 2"]
+    cut: int = 0
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -86,6 +88,7 @@ def encode_questions(
             f"is at least stride + max_question + {special + 1}, so that windows move on"
         )
     asked = encode_texts(questions, tokenizer)
+    cut = int(np.sum(asked.lengths > max_question))
     asked = asked._replace(lengths=np.minimum(asked.lengths, max_question))
     contexts = list(contexts)
     numbers = {text: i for i, text in enumerate(dict.fromkeys(contexts))}
@@ -105,7 +108,7 @@ def encode_questions(
     rows, columns = ragged_indices(window.lengths)
     at = examples.store.offsets[rows] + examples.pair_starts[rows] + columns
     found[at] = spans[begins[rows] + columns]
-    return SpanExamples(examples, question, found)
+    return SpanExamples(examples, question, found, cut)
 
 
 def locate_answers(

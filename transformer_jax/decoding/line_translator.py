@@ -205,8 +205,21 @@ class LineTranslator(TextGenerator[GenerationConfig]):
                 f"are read; "
                 f"split it, or let it be cut"
             )
+        self.counts["cut"] += sum(cut)
         framed = zip(frames, encoded, strict=True)
         return [[*frame.before, *ids[:room], *frame.after] for frame, ids in framed], cut
+
+    def cut_note(self, count: int, lines: int) -> str:
+        """Returns the beginning of a message about sources that were not read to their end.
+
+        Args:
+            count: Number of such sources.
+            lines: Number of all sources.
+        """
+        return (
+            f"{count:,} of {plural(lines, 'line')} exceeded {plural(self.room, 'token')}; end "
+            f"truncated"
+        )
 
     def limit_note(self, count: int, lines: int, limit: LengthLimit | None = None) -> str:
         """Returns the beginning of a message about texts that reached their length limit.
@@ -252,7 +265,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             for i, (line, source, frame) in enumerate(zip(lines, sources, frames, strict=True))
             if len(source) > framing
         ]
-        self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
+        self.counts.update(lines=len(lines), empty=len(lines) - len(sequences))
         found = (
             self.search_texts(sequences, config)
             if find is None

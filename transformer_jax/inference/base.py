@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.core.errors import ArgumentError, plural, were
 
-__all__ = ["Predictor", "listed", "several", "truncation"]
+__all__ = ["Predictor", "listed", "several", "truncated", "truncation"]
 
 
 class Predictor:
@@ -75,5 +75,14 @@ def truncation(count: Callable[[], int]) -> Iterator[None]:
     before = count()
     yield
     if new := count() - before:
-        message = f"{plural(new, 'text')} {were(new)} longer than the model reads, and truncated"
-        warnings.warn(message, stacklevel=4)
+        warnings.warn(truncated(new), stacklevel=4)
+
+
+def truncated(count: int) -> str:
+    """Returns a message about texts of which the model reads only a part.
+
+    Example:
+        >>> truncated(1)
+        '1 text was longer than the model reads, and truncated'
+    """
+    return f"{plural(count, 'text')} {were(count)} longer than the model reads, and truncated"

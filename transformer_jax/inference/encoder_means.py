@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.parallel.inference import MeshProgram
@@ -42,7 +43,9 @@ class EncoderMeans:
         """
         translator = self._translator
         frames = translator.frames(direction, len(sentences))
-        sources, _ = translator.encode(sentences, frames)
+        sources, cut = translator.encode(sentences, frames)
+        if any(cut):
+            log(translator.cut_note(sum(cut), len(cut)))
         lengths = [len(ids) for ids in sources]
         vectors: dict[int, np.ndarray] = {}
         for which, (rows, size) in translator.batches(range(len(sources)), lengths):

@@ -208,7 +208,8 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         read = list(map(self._prepare, listed(sources)))
         written = list(map(self._prepare_target, listed(targets)))
         directions = self._directions(from_, to, len(read))
-        found = [score.log_prob for score in scorer.score(read, written, directions)]
+        with truncation(lambda: scorer.counts["cut"]):
+            found = [score.log_prob for score in scorer.score(read, written, directions)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
     def _refuse_engine(self) -> Translator:

@@ -1,5 +1,6 @@
 """Two towers as functions of pictures and of texts."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.images.store import build_image_store
 from transformer_jax.data.images.tables import ImageTable
-from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.base import Predictor, truncated
 from transformer_jax.inference.images import is_single, picture_batches, pictures_of
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
@@ -99,7 +100,9 @@ class ImageTextPredictor(Predictor):
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not lines or not all(isinstance(line, str) for line in lines):
             raise ArgumentError("texts: a text, or a list of at least one text, is needed")
-        examples, _ = self._reader.encode([self._prepare(line) for line in lines])
+        examples, cut = self._reader.encode([self._prepare(line) for line in lines])
+        if cut:
+            warnings.warn(truncated(cut), stacklevel=2)
         rows = np.append(np.arange(len(lines)), np.full(-len(lines) % _BATCH, -1))
         parts = [
             np.asarray(self._texts(self._params, *self._reader.batch(examples, these).values()))
@@ -150,4 +153,6 @@ class ImageTextPredictor(Predictor):
         store = build_image_store(part.pictures, self.form, name=part.name, decode=False)
         images = lambda pixels: self._images(self._params, pixels)
         texts = lambda *tokens: self._texts(self._params, *tokens)
+        if cut := self._reader.encode(part.texts)[1]:
+            warnings.warn(truncated(cut), stacklevel=2)
         return retrieval_scores(images, texts, store, part, self._reader)

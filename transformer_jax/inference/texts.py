@@ -313,7 +313,8 @@ class QuestionAnsweringPredictor(_Task):
         """
         listed([question, context])
         read = self._preparation.placed(context)
-        [found] = self._predictor.answers(
-            [self._prepare(question)], [read.text], best=top_k, longest=max_answer_len
-        )
+        with truncation(lambda: self._predictor.cut):
+            [found] = self._predictor.answers(
+                [self._prepare(question)], [read.text], best=top_k, longest=max_answer_len
+            )
         return [one.of_original(context, read) for one in found]

@@ -192,10 +192,11 @@ def _score(
 
 def _texts_of(translator: "Translator", prefix: str) -> "TranslateTexts":
     """Returns the translator as a function from texts and a direction to texts."""
+    from transformer_jax.recipes.tasks.translation_task import decode_texts
 
     def translate(texts: Sequence[str], direction: Direction) -> list[str]:
         sources = [text and prefix + text for text in texts]
-        return [one.text for one in translator.translate(sources, directions=direction)]
+        return decode_texts(translator, sources, directions=direction)
 
     return translate
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_fields import Count, Flag, NotNegative, Range
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.labeled import (
     LabeledData,
     LabeledFormat,
@@ -210,6 +211,7 @@ class Finetuning(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""
+        from transformer_jax.inference.base import truncated
         from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.labeled import log_texts
@@ -232,6 +234,8 @@ class Finetuning(Recipe):
             log_texts(part, tokenizer)
         predict = _predictor(model, tokenizer, run)
         scores = {name: measure(predict, kind, labels, part) for name, part in parts.items()}
+        if predict.cut:
+            log(truncated(predict.cut))
         print(table(scores), flush=True)
         write_scores(request.output, scores)
         return 0

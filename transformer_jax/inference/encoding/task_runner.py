@@ -97,7 +97,8 @@ class TaskRunner:
         template: The special tokens around texts; None is the default of training here.
 
     Attributes:
-        cut: Number of texts so far that were longer than ``length``.
+        cut: Number of texts so far that were longer than ``length``, and of questions that were
+            truncated to leave room for their context.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class TaskRunner:
         spans = encode_questions(
             questions, contexts, self._tokenizer, *how, template=self._template
         )
+        self.cut += spans.cut
         found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
         nothing = [float("inf")] * len(questions)
         for rows, scores in self._run(self.params, spans.examples):

@@ -31,6 +31,7 @@ from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
+from transformer_jax.inference.base import truncated
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
@@ -190,6 +191,11 @@ class _LabeledScores:
         self.predictor.params = params
         return measure(self.predictor, self.kind, self.labels, part)
 
+    @property
+    def cut(self) -> int:
+        """The number of texts so far that were truncated."""
+        return self.predictor.cut if self.predictor else 0
+
 
 def _evaluate(measured: _LabeledScores, part: Labeled, model: Any) -> dict[str, float]:
     return {f"valid_{name}": value for name, value in measured(model, part).items()}
@@ -201,7 +207,10 @@ def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) 
     parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests
     for part in data.tests.values():
         log_texts(part, measured.tokenizer)
+    before = measured.cut
     scores = {name: measured(model, part) for name, part in parts.items()}
+    if cut := measured.cut - before:
+        log(truncated(cut))
     print(table(scores), flush=True)
     return {"scores": scores}
 
@@ -300,5 +309,12 @@ def _encode(
     found = locate_answers(spans, part.answers).astype(np.int32)
     ids = spans.examples.store.ids
     unknown = describe_unknown(part.name, *_sides(part, tokenizer, ids))
-    log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}{unknown}")
+    cut = f", {spans.cut:,} of them truncated" if spans.cut else ""
+    inside = set(spans.question[(found > 0).any(1)].tolist())
+    lost = sum(bool(answers) and i not in inside for i, answers in enumerate(part.answers))
+    outside = f", {plural(lost, 'answer')} in no window" if lost else ""
+    log(
+        f"{part.name}: {plural(len(part), 'question')}{cut}, {plural(len(spans), 'window')}"
+        f"{outside}{unknown}"
+    )
     return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)

@@ -299,7 +299,7 @@ def decode_texts(
     setting: str = "max_len_a or max_len_b",
     directions: "Directions" = DEFAULT_DIRECTION,
 ) -> list[str]:
-    """Returns the best text for each source; logs how many texts the length limit truncated.
+    """Returns the best text for each source; logs how many sources and texts were truncated.
 
     Args:
         translator: The model to translate with.
@@ -307,9 +307,11 @@ def decode_texts(
         setting: The setting that raises the limit, for the message.
         directions: The direction of all sources, or one per source.
     """
-    before = translator.counts["limited"]
+    before = translator.counts.copy()
     texts = [done.text for done in translator.translate(sources, directions=directions)]
-    if count := translator.counts["limited"] - before:
+    if count := translator.counts["cut"] - before["cut"]:
+        log(translator.cut_note(count, len(texts)))
+    if count := translator.counts["limited"] - before["limited"]:
         log(f"{translator.limit_note(count, len(texts))}: raise {setting}")
     return texts
 
