@@ -75,6 +75,17 @@ def test_a_missing_file_is_named_by_its_flag(trained_run, files, name, capfd):
     assert f"error: --{name} none.txt: no such file" in err
 
 
+def test_sources_that_are_not_read_to_their_end_are_counted(trained_run, files, capfd):
+    (files / "long").write_text("o gato\n" + "o gato " * 400 + "\n")
+    code, _, err = evaluate(trained_run, capfd, "--source", files / "long", "--target", files / "t")
+    assert code == 0
+    assert err.count("1 of 2 lines exceeded ") == err.count(" tokens; end truncated") == 1
+    code = main(["score", str(trained_run), "--source", str(files / "long"), "--target",
+                 str(files / "t")])  # fmt: skip
+    assert code == 0
+    assert "1 of 2 lines exceeded " in capfd.readouterr().err
+
+
 def test_columns_fields_and_bad_rows_are_flags_of_evaluate_as_messages_advise(
     trained_run, files, capfd
 ):
