@@ -18,7 +18,7 @@ from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.summaries import read_summaries
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.evaluation.captions import caption_scores
+from transformer_jax.evaluation.cider import caption_words
 from transformer_jax.evaluation.diversity import distinct_n
 from transformer_jax.evaluation.error_rates import word_error_rate
 from transformer_jax.evaluation.words import main_script, split_characters
@@ -123,14 +123,13 @@ def _samples(folder: Path) -> None:
     assert word_error_rate(texts[:1], texts[1:]).rate == 25
     assert main_script(texts) == "other"
     assert split_characters("ที่นี่ 猫咪") == ["ที่", "นี่", "猫", "咪"]
-    same = caption_scores(texts, [[text] for text in texts])
-    assert same.exact == 100
+    assert caption_words(f"{texts[0]}।") == texts[0].split(" ")
 
 
 def _captions(folder: Path) -> None:
     """Heat maps of words, each with its own letters."""
     words = WORDS[:2]
-    tokenizer = train_tokenizer("characters", words, 60)
+    tokenizer = train_tokenizer("characters", [" ".join(words)], 60)
     ids = [*tokenizer.encode(" ".join(words)), tokenizer.eos]
     weights = np.full((1, 1, len(ids), 4), 0.25, np.float32)
     pixels = np.zeros((4, 4, 3), np.uint8)
@@ -211,7 +210,12 @@ EXEMPT = dict.fromkeys(_WHOLE, "a text goes to the tokenizer whole: no word is c
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+_SLOW = ("compare vectors of a word",)  # has a model
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in CASES]
+)
 def test_words_keep_their_marks_and_sentences_their_ends(name, tmp_path):
     CASES[name](tmp_path)
 
@@ -258,7 +262,9 @@ def test_one_module_says_what_a_word_is():
         for path in sorted((package / folder).rglob("*.py")):
             name = path.relative_to(package).as_posix()
             if not any(name.startswith(part) for part in ELSEWHERE):
-                found += [f"{name}:{line}" for line in _cuts(ast.parse(path.read_text("utf-8")))]
+                text = path.read_text("utf-8")
+                if re.search(r"split\b|\\[wWbB]", text):  # few have either: parsing is slow
+                    found += [f"{name}:{line}" for line in _cuts(ast.parse(text))]
     assert not found, f"use transformer_jax.data.words: {found}"
 
 
