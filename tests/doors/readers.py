@@ -215,7 +215,7 @@ LABELED_JSONL = json_lines(
 )
 LABELED_PAIRS = lines_format(
     "data.tsv",
-    lambda i, text: f"first {i}\t{text}\tyes",
+    lambda i, text: f"first {i}\t{text}\t{('yes', 'no')[i % 2]}",
     _labeled("pair", "text_pairs"),
     "text\tsecond\tlabel",
 )
