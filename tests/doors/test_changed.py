@@ -101,7 +101,7 @@ def of_labeled(task: str, **options: Any) -> Case:
 
 
 def of_preferences(kind: str) -> Case:
-    """As of a run, without the model that it starts from."""
+    """The checksums of a run on preferences, without the model that it starts from."""
 
     def sums(folder: Path, train: str, valid: str) -> Sums:
         del folder
