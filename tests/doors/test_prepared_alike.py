@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.cli.conftest import Command
 from tests.doors import table, uses
 from tests.doors.readers import Form
 from transformer_jax.data.preparation import compose
@@ -150,3 +151,22 @@ def test_models_read_texts_of_every_form_alike(name, tmp_path):
     expected = result(compose(uses.TEXT))
     for change in changes.values():
         np.testing.assert_equal(result(change(uses.TEXT)), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:1 of 1 text reached the length limit")
+@pytest.mark.parametrize("name", [name for name, use in uses.USES.items() if use.command])
+def test_commands_read_texts_of_every_form_alike(name, tmp_path, monkeypatch, capsysbinary):
+    use, run = uses.USES[name], Command(monkeypatch, capsysbinary)
+    folder = use.write(tmp_path / "model")
+    changes = [_apart, *(() if CASES[name].content else BLANKS.values())]
+
+    def printed(text: str) -> list[str]:
+        arguments, lines = use.command(folder, text)
+        code, out, err = run(*arguments, text=lines)
+        assert code == 0, err
+        return list(map(compose, out))  # words are printed as they are written
+
+    expected = printed(compose(uses.TEXT))
+    for change in changes:
+        assert printed(change(uses.TEXT)) == expected

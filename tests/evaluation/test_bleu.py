@@ -49,3 +49,9 @@ def test_counts_that_differ_are_refused_with_both_counts():
         translation_scores(SAID, [MEANT, MEANT[:2]])
     with pytest.raises(DataError, match="empty"):
         translation_scores([], [])
+
+
+def test_tokenized_texts_are_scored_without_remarks_on_flags_of_the_library(caplog):
+    texts = ["the cat sat on the mat ."] * 200
+    assert translation_scores(texts, texts).bleu == pytest.approx(100)
+    assert not caplog.records
