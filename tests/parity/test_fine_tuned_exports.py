@@ -66,8 +66,6 @@ def reference(folder, fields, given, kind):
     model = model.to(torch.float64 if kind is np.float64 else torch.float32)
     tensors = {key: torch.tensor(np.asarray(value)) for key, value in given.items()}
     tensors = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in tensors.items()}
-    if model.config.is_encoder_decoder or name.endswith("SequenceClassification"):
-        tensors.pop("position_ids", None)
     with torch.no_grad():
         return {key: value.numpy() for key, value in model(**tensors).items() if key in NAMES}
 
