@@ -76,7 +76,7 @@ class Classify(PictureFlags, PredictionCommand):
         self.check_task(kind)
         config = open_directory(self.run).read_config()
         read = config.get("data", {}).get("read", {})
-        pairs = kind == "pair" or (kind == "regress" and bool(read.get("pair", False)))
+        pairs = kind == "pair" or bool(read.get("pair", False))
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
         for window in windows(given_lines(self.texts), self.buffer_size):

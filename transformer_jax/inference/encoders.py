@@ -78,7 +78,8 @@ def read_length(run: "RunDirectory") -> int:
     """Returns a run's encoder context length; with learned positions, the length in training."""
     config, fields = _transformer_config(run), run.read_config()
     most = config.positions.max_length
-    if config.positions.kind != "learned" or config.decoder_layers:
+    # A published model never reads more than its folder says.
+    if "published" not in fields and (config.positions.kind != "learned" or config.decoder_layers):
         return most
     part = fields.get("task" if "task" in fields else "training")
     length = (
@@ -284,8 +285,19 @@ def load_task(
         stride=int(task.get("doc_stride", 64)),
         tokens=tokens,
         template=template_of(run, tokenizer),
+        **_published_pairs(run),
     )
     return predictor, task, prepare
+
+
+def _published_pairs(run: "RunDirectory") -> dict[str, Any]:
+    """Returns how a published model reads pairs and scores them, if not in the usual way."""
+    published = run.read_config().get("published")
+    found = published if isinstance(published, dict) else {}
+    return {
+        "has_types": found.get("types") is not False,
+        "activation": found.get("activation", "identity"),
+    }
 
 
 def _rewards(

@@ -18,12 +18,15 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.chat.template import copy_template
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.interop.config_reader import read_config
+from transformer_jax.interop.cross_encoders import is_cross_encoder, pair_fields
 from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_head
 from transformer_jax.interop.family import Model
+from transformer_jax.interop.folder_keys import check_keys
 from transformer_jax.interop.folder_tokens import generation_fields, special_tokens
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
+from transformer_jax.interop.tokenizer_settings import read_settings
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.image_config import ImageConfig
@@ -42,12 +45,14 @@ __all__ = [
     "save_converted",
 ]
 
+_UNBOUNDED = 1 << 30  # tokens
 _STRIDE = 128  # overlap of windows over a context in tokens, as is usual for these models
 
 
 @functools.lru_cache(maxsize=2)
 def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> HFCheckpoint:
     """Opens the folder; cached by its real path and the stamps of its files."""
+    check_keys(path)
     return open_hf_checkpoint(path)
 
 
@@ -198,12 +203,18 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
         },
         "data": {"read": {"lowercase": False, "normalization": "none"}},
     }
-    length = model.config.positions.max_length
+    settings = read_settings(folder.path)
+    length = min(model.config.positions.max_length, settings.length or _UNBOUNDED)
     if sentence := sentence_fields(folder.path):
         found["sentence"] = sentence
         found["published"]["sentence"] = sentence_files(folder.path)
         found["data"]["read"]["lowercase"] = sentence.get("lowercase", False)
-        length = min(length, sentence.get("length", length))
+        own = sentence.get("length", length)  # overrides the tokenizer's
+        length = min(model.config.positions.max_length, own)
+    if model.kind in ("encoder", "encoder-task", "decoder-task"):
+        found["published"] |= pair_fields(folder.path, folder.fields.values, model, settings)
+        if model.task is not None and is_cross_encoder(folder.path, folder.fields.values):
+            found["data"]["read"]["pair"] = True
     if model.kind == "encoder":
         objective = "nsp" if model.next_sentence else "none"
         found["masking"] = {"sentence_objective": objective} if model.words else None

@@ -13,7 +13,7 @@ from typing import Any
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.tensor_files import WEIGHTS
-from transformer_jax.interop.tokenizer_settings import read_json
+from transformer_jax.interop.tokenizer_settings import read_json, read_settings
 
 __all__ = ["sentence_fields", "sentence_files", "write_sentence_files", "written_names"]
 
@@ -34,7 +34,6 @@ _BERTS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta",
 # The file of prompts and similarity.
 _BESIDE = "config_sentence_transformers.json"
 _MODULES = "modules.json"
-_UNBOUNDED = 1 << 30  # tokens; tokenizers without a limit have a larger value
 
 # Keys of the file of each module, with supported values; None is any value.
 _VECTOR = ("sentence_embedding", None)
@@ -124,7 +123,7 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     if fields is not None:
         found |= _reading(folder / name, fields)
         refused.extend(_unknown(name, "Transformer", fields))
-    if listed and "length" not in found and (length := _tokenizer_length(folder)) is not None:
+    if listed and "length" not in found and (length := read_settings(folder).length) is not None:
         found["length"] = length
     return found | ({"refused": refused} if refused else {})
 
@@ -167,12 +166,6 @@ def _beside(folder: Path) -> dict[str, Any]:
     found |= {"refused": refused} if refused else {}
     similarity = fields.get("similarity_fn_name")
     return found | ({} if similarity in (None, "cosine") else {"similarity": str(similarity)})
-
-
-def _tokenizer_length(folder: Path) -> int | None:
-    """Returns the maximum length of a folder's tokenizer, if set."""
-    said = (read_json(folder, "tokenizer_config.json", dict) or {}).get("model_max_length")
-    return said if type(said) is int and 0 < said < _UNBOUNDED else None
 
 
 def sentence_files(folder: Path) -> dict[str, Any]:

@@ -33,6 +33,9 @@ _ROLES = {
 _LARGEST = 256_000_000
 _LARGEST_SETTINGS = 10_000_000
 _MOST_IDS = 4_000_000
+_UNBOUNDED = 1 << 30  # tokens
+# Classes without their own names of inputs: PreTrainedTokenizerFast and its current name.
+_UNTYPED = ("pretrained", "tokenizersbackend")
 
 
 class Settings:
@@ -44,6 +47,9 @@ class Settings:
         names: Special tokens by role: pad, unk, bos, eos, mask.
         special: All special tokens.
         added_tokens: Ids of tokens that were added to the vocabulary, by token.
+        length: Maximum length of a text in tokens, with special tokens; None if there is none.
+        truncates_starts: Whether longer texts lose their first tokens.
+        has_token_types: Whether the second of two texts has token type 1.
     """
 
     def __init__(
@@ -55,8 +61,10 @@ class Settings:
             DataError: A field has the wrong type; the message does not name the folder.
         """
         self._fields = fields
+        self.length, self.truncates_starts = self._length(), self._truncates_starts()
         said = str(fields.get("tokenizer_class") or kind)
         self.family = said.removesuffix("Fast").removesuffix("Tokenizer").lower()
+        self.has_token_types = self._has_token_types()
         self.names: dict[str, str] = {}
         for role, keys in _ROLES.items():
             found = [name for key in keys if (name := _name(fields.get(key)))]
@@ -100,6 +108,32 @@ class Settings:
             wanted = self.flag(f"add_{role}_token", default)
             found.append((name,) if wanted and name else ())
         return found[0], found[1]
+
+    def _length(self) -> int | None:
+        for name in ("model_max_length", "max_len"):
+            value = self._fields.get(name)
+            if value is None:
+                continue
+            # Tokenizers without a limit have a huge number, and some files write it as 1e30.
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
+                raise DataError(f"the setting {name} is {value!r}, not a number from 1")
+            return int(value) if value < _UNBOUNDED else None
+        return None
+
+    def _truncates_starts(self) -> bool:
+        side = self.text("truncation_side")
+        if side not in (None, "left", "right"):
+            raise DataError(f"the setting truncation_side is {side!r}: left or right")
+        return side == "left"
+
+    def _has_token_types(self) -> bool:
+        """By ``model_input_names``, or else by the class, as in transformers."""
+        names = self._fields.get("model_input_names")
+        if names is None:
+            return self.family not in _UNTYPED
+        if not isinstance(names, list):
+            raise DataError(f"the setting model_input_names is {str(names)[:40]!r}, not a list")
+        return "token_type_ids" in names
 
     def count(self, name: str, default: int) -> int:
         """Returns an integer setting."""

@@ -39,7 +39,6 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.inference.encoding.task_runner import TaskRunner
     from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
@@ -212,6 +211,7 @@ class Finetuning(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""
         from transformer_jax.inference.base import truncated
+        from transformer_jax.inference.encoders import load_task
         from transformer_jax.inference.load_run import load
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.labeled import log_texts
@@ -229,10 +229,10 @@ class Finetuning(Recipe):
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
         if not parts:
             raise ConfigError(f"{request.run}: no test or validation examples: give --data")
-        model, tokenizer = load(directory.path, request.checkpoint, kind=FINE_TUNED)
+        loaded = load(directory.path, request.checkpoint, kind=FINE_TUNED)
         for part in parts.values():
-            log_texts(part, tokenizer)
-        predict = _predictor(model, tokenizer, run)
+            log_texts(part, loaded[1])
+        predict, *_ = load_task(directory.path, request.checkpoint, [kind], loaded=loaded)
         scores = {name: measure(predict, kind, labels, part) for name, part in parts.items()}
         if predict.cut:
             log(truncated(predict.cut))
@@ -353,23 +353,6 @@ def _all_texts(part: "Labeled") -> list[str]:
     if isinstance(part, Questions):
         return [*part.questions, *dict.fromkeys(part.contexts)]
     return [*part.texts, *(part.text_pairs or ())]
-
-
-def _predictor(model: tuple[Any, Any], tokenizer: "Tokenizer", run: FinetuneRun) -> "TaskRunner":
-    """Returns a function from texts to labels with a model of the run."""
-    from transformer_jax.data.examples import decoder_template
-    from transformer_jax.inference.encoding.task_runner import TaskRunner
-
-    task = run.task
-    return TaskRunner(
-        model,
-        tokenizer,
-        kind=task.kind,
-        labels=task.labels,
-        length=task.max_length,
-        stride=task.doc_stride,
-        template=decoder_template(tokenizer) if run.model.decoder_layers else None,
-    )
 
 
 def _task(kind: LabeledTask, length: int = 128, **training: Any) -> FinetuneRun:

@@ -1,6 +1,6 @@
 """Runs fine-tuned models on texts: classes, labels, numbers, tags, answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.inference.encoding.batching import Batches
+from transformer_jax.interop.cross_encoders import ScoreActivation
 from transformer_jax.models.making import TaskKind
 from transformer_jax.training.objectives import encoder_inputs
 
@@ -74,8 +75,12 @@ _SHARES = {
         [jax.nn.sigmoid(-scores), jax.nn.sigmoid(scores)], axis=-1
     ),
     "multi_label": jax.nn.sigmoid,
-    "regress": lambda scores: scores,
     "qa": lambda scores: scores,
+}
+_ACTIVATIONS: dict[ScoreActivation, Callable[[jax.Array], jax.Array]] = {
+    "identity": lambda scores: scores,
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
 }
 
 
@@ -95,6 +100,8 @@ class TaskRunner:
         stride: Overlap of windows over a long context, in tokens.
         tokens: Maximum number of tokens per batch, with padding.
         template: The special tokens around texts; None is the default of training here.
+        has_types: Whether tokens of the second of two texts have type 1.
+        activation: The activation of numbers, of a published model that names one.
 
     Attributes:
         cut: Number of texts so far that were longer than ``length``, and of questions that were
@@ -112,16 +119,21 @@ class TaskRunner:
         stride: int = 64,
         tokens: int = 4096,
         template: SpecialTokensTemplate | None = None,
+        has_types: bool = True,
+        activation: ScoreActivation = "identity",
     ):
         graph, params = model
         self._graph, self._tokenizer, self.params = graph, tokenizer, params
         self._length, self._stride = length, stride
         self._may_have_none, self.cut = "none" in labels, 0
         self._template = template
+        regress = kind == "regress"
+        shares = _ACTIVATIONS[activation] if regress else _SHARES.get(kind, jax.nn.softmax)
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
-            scores = nnx.merge(graph, params)(*encoder_inputs(batch))
-            return _SHARES.get(kind, jax.nn.softmax)(scores)
+            tokens, lengths, types = encoder_inputs(batch)
+            types = types if has_types else jnp.zeros_like(types)
+            return shares(nnx.merge(graph, params)(tokens, lengths, types))
 
         self._run = Batches(program, tokens=tokens, pad=tokenizer.pad)
 
