@@ -174,12 +174,12 @@ def test_an_exported_program_ends_by_any(decoder, translator, tmp_path, layout):
 
 def test_what_was_never_published_says_all_its_ends(decoder, tmp_path):
     """A model of other sizes has a configuration of its own, with the ends of its tokenizer."""
-    from transformer_jax.interop.export import write_model
+    from transformer_jax.interop.export import TextForm, write_model
     from transformer_jax.interop.hf_run_directory import model_of
 
     path, wanted = decoder
     (_, params), tokenizer = load(path, kind="decoder")
     model = model_of(HFRunDirectory(path).read_config(), "decoder")
-    write_model(tmp_path / "out", model, params, tokenizer, first=tokenizer.bos)
+    write_model(tmp_path / "out", model, params, tokenizer, texts=TextForm(tokenizer.bos))
     said = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert said["eos_token_id"] == [EOS, 9, wanted[-1]]

@@ -80,6 +80,7 @@ class Export(RunCommand):
             from transformer_jax.inference.merging import export_peft
 
             return export_peft(self.run, output, self.checkpoint)
+        from transformer_jax.inference.encoders import read_length
         from transformer_jax.inference.load_run import load
         from transformer_jax.inference.runs import (
             FAMILY_NAMES,
@@ -105,11 +106,13 @@ class Export(RunCommand):
         what = (output, model, params, tokenizer)
         if self.format == "hf":
             from transformer_jax.data.chat.template import copy_template
-            from transformer_jax.interop.export import write_model
+            from transformer_jax.interop.export import TextForm, write_model
 
             shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)
             dtype = self.dtype or usual_dtype(published)
-            how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
+            length = read_length(directory) if kind == "encoder" else (task or {}).get("max_length")
+            texts = TextForm(first, None if kind == "image" else length)
+            how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "texts": texts}
             said = write_model(*what, published, **how)
             copy_template(directory.path, output)
             write_preprocessing(output, fields, model)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -14,6 +15,7 @@ from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 __all__ = [
     "DECODER_TOKENS",
     "EncodedExamples",
+    "OddToken",
     "add_special_tokens",
     "collate",
     "decoder_template",
@@ -24,6 +26,7 @@ __all__ = [
 
 # Special tokens that decoders get in fine-tuning: see decoder_template.
 DECODER_TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
+OddToken = Literal["first", "longer"]
 TEXTS_AT_ONCE = 8192  # texts encoded at a time, which bounds the memory of Python lists
 
 
@@ -82,6 +85,7 @@ def encode_sentences(
     tokenizer: Tokenizer,
     max_length: int,
     template: SpecialTokensTemplate | None = None,
+    odd_token: OddToken = "first",
 ) -> tuple[EncodedExamples, int]:
     """Encodes sentences or pairs; returns the examples and the number of truncated ones.
 
@@ -94,6 +98,9 @@ def encode_sentences(
         tokenizer: Tokenizer whose ``bos`` is ``[CLS]`` and ``eos`` is ``[SEP]``.
         max_length: Longest example in tokens, including ``[CLS]`` and ``[SEP]``.
         template: Special tokens to use instead of these.
+        odd_token: Which text keeps one token more if both are truncated to an odd number: the first
+            (Devlin et al. 2019), or the longer one, and the second of two equally long ones (as in
+            Hugging Face tokenizers).
 
     Raises:
         ConfigError: ``max_length`` is too small for one token of each text.
@@ -124,9 +131,11 @@ def encode_sentences(
         )
     second = encode_texts(text_pairs, tokenizer)
     # A text is truncated to half of the room, or to more if the other text is shorter.
-    half = room // 2
-    a = np.minimum(first.lengths, np.maximum(room - half, room - second.lengths))
-    b = np.minimum(second.lengths, np.maximum(half, room - first.lengths))
+    half = np.full(first.lengths.shape, room - room // 2)
+    if odd_token == "longer":
+        half[second.lengths >= first.lengths] = room // 2
+    a = np.minimum(first.lengths, np.maximum(half, room - second.lengths))
+    b = np.minimum(second.lengths, np.maximum(room - half, room - first.lengths))
     cut = int(np.sum(first.lengths + second.lengths > room))
     return add_special_tokens(first._replace(lengths=a), second._replace(lengths=b), template), cut
 

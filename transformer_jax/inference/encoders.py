@@ -28,7 +28,7 @@ from transformer_jax.recipes.registry import recipe_of
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
     from transformer_jax.inference.encoding.rewards import RewardRunner
-    from transformer_jax.inference.encoding.task_runner import TaskRunner
+    from transformer_jax.inference.encoding.task_runner import ReadingForm, TaskRunner
     from transformer_jax.inference.encoding.vectors import Embedder, Pool, Pools
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -284,20 +284,20 @@ def load_task(
         length=int(task.get("max_length", 128)),
         stride=int(task.get("doc_stride", 64)),
         tokens=tokens,
-        template=template_of(run, tokenizer),
-        **_published_pairs(run),
+        form=_reading_form(run, tokenizer),
     )
     return predictor, task, prepare
 
 
-def _published_pairs(run: "RunDirectory") -> dict[str, Any]:
-    """Returns how a published model reads pairs and scores them, if not in the usual way."""
-    published = run.read_config().get("published")
-    found = published if isinstance(published, dict) else {}
-    return {
-        "has_types": found.get("types") is not False,
-        "activation": found.get("activation", "identity"),
-    }
+def _reading_form(run: "RunDirectory", tokenizer: "Tokenizer") -> "ReadingForm":
+    """Returns how a model reads and scores texts: a published one as in transformers."""
+    from transformer_jax.inference.encoding.task_runner import ReadingForm
+
+    template, published = template_of(run, tokenizer), run.read_config().get("published")
+    if not isinstance(published, dict):
+        return ReadingForm(template)
+    types, activation = published.get("types") is not False, published.get("activation", "identity")
+    return ReadingForm(template, types, "longer", activation)
 
 
 def _rewards(

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,27 @@ from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
 from transformer_jax.interop.tokenizer_settings import LANGUAGES
 
-__all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
+__all__ = ["TextForm", "hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
 # Kinds of models with texts between two special tokens.
 _FRAMED = ("encoder", "encoder-task", "two-tower")
 # Post-processors of tokenizers that add special tokens.
 _TEMPLATES = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
+
+
+class TextForm(NamedTuple):
+    """How a model reads texts, for the files of its tokenizer.
+
+    Attributes:
+        first: The first token of texts of a language model that was trained here.
+        length: Maximum length of a text in tokens; None is the model's.
+    """
+
+    first: int | None = None
+    length: int | None = None
+
+
+_USUAL = TextForm()
 
 
 def write_model(
@@ -36,7 +51,7 @@ def write_model(
     tokenizer: Tokenizer | None,
     published: Mapping[str, Any] | None = None,
     *,
-    first: int | None = None,
+    texts: TextForm = _USUAL,
     dtype: str = "float32",
     shard_bytes: int | None = None,
 ) -> str:
@@ -49,7 +64,7 @@ def write_model(
         tokenizer: The tokenizer, whose file is written unchanged; None for an image model.
         published: The record of the Hugging Face checkpoint that a run was converted from, to
             restore its configuration.
-        first: The first token of texts of a language model that was trained here.
+        texts: How the model reads texts.
         dtype: float32, bfloat16 or float16.
         shard_bytes: Maximum size of a file in bytes, to write several files.
 
@@ -72,11 +87,11 @@ def write_model(
         _write(output / "preprocessor_config.json", published["preprocessor"])
     if tokenizer is None:
         return name
-    text = tokenizer.text if published else with_post_processor(tokenizer, model.kind, first)
+    text = tokenizer.text if published else with_post_processor(tokenizer, model.kind, texts.first)
     _write_text(output / "tokenizer.json", text)
     if tokenizer.targets is not tokenizer:
         _write_text(target_file(output / "tokenizer.json"), tokenizer.targets.text)
-    _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
+    _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model, texts.length))
     if model.kind in ("decoder", "encoder-decoder", "captioner"):
         _write_generation(output / "generation_config.json", model, said, published)
     return name
@@ -117,7 +132,7 @@ def _begin(tokenizer: Tokenizer) -> int:
     return next(iter(tokenizer.target_prefix_ids), tokenizer.bos)
 
 
-def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
+def _tokenizer_fields(tokenizer: Tokenizer, model: Model, length: int | None) -> dict[str, Any]:
     """Returns the tokenizer keys that transformers needs besides ``tokenizer.json``."""
     names = {"eos_token": tokenizer.eos}
     names |= {"pad_token": tokenizer.pad} if "pad" in tokenizer.roles else {}
@@ -134,7 +149,7 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     # The default of this class has no token types: pairs would be read as one text.
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     types = model.config.embedding.type_vocab_size > 1
-    length, tags = model.config.positions.max_length, tokenizer.languages
+    length, tags = length or model.config.positions.max_length, tokenizer.languages
     tokens = {} if tags is None else {code: tokenizer.name(id) for code, id in tags.tags.items()}
     own = {LANGUAGES: tokenizer.special.get("languages")}
     return {

@@ -87,6 +87,10 @@ class Settings:
         """Returns the languages of a translator that was trained here, or None."""
         return self._fields.get(LANGUAGES)
 
+    def has(self, name: str) -> bool:
+        """Returns whether a setting is in a file, including null."""
+        return name in self._fields
+
     def flag(self, name: str, default: bool | None) -> bool | None:
         """Returns a boolean setting, or None."""
         value = self._fields.get(name, default)

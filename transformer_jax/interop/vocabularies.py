@@ -14,6 +14,7 @@ from transformer_jax.data.tokenizer_files.opening import guarded, open_backend
 from transformer_jax.data.tokenizer_parts import target_file
 from transformer_jax.interop.language_codes import language_tokens
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
+from transformer_jax.interop.tokenizer_classes import BYTE_LEVEL, WORDPIECE, with_class_settings
 from transformer_jax.interop.tokenizer_settings import (
     Settings,
     read_bytes,
@@ -27,8 +28,6 @@ __all__ = ["find_target_tokenizer", "find_tokenizer"]
 _Convert = Callable[[], tokenizers.Tokenizer]
 
 # Tokenizer classes and model types that use each kind of file in the standard way.
-_WORDPIECE = ("bert", "distilbert", "electra", "mobilebert", "convbert", "lxmert", "mpnet")
-_BYTE_LEVEL = ("gpt2", "gpt_neo", "codegen", "opt", "roberta", "bart", "longformer", "led")
 _LEFT_TO_RIGHT = ("gpt2", "gpt_neo", "codegen", "opt")
 _EXTRA = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _PLAIN = ("llama", "codellama", "code_llama", "mistral", "mixtral")
@@ -70,6 +69,8 @@ def find_tokenizer(
         text, backend = target, open_backend(target)
     elif os.path.lexists(ready):
         text, backend = _opened(ready)
+        if (changed := with_class_settings(text, settings)) != text:
+            text, backend = changed, open_backend(changed)
     else:
         backend = _converted(*_source(folder, settings), settings)
         text = backend.to_str()
@@ -174,7 +175,7 @@ def _surround(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.T
 
 
 def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
-    _demand(settings, _WORDPIECE)
+    _demand(settings, WORDPIECE)
     if settings.flag("do_basic_tokenize", True) is False:
         raise DataError("is used without splitting words, which is not supported")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
@@ -201,7 +202,7 @@ def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
 def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> tokenizers.Tokenizer:
     if settings.family == "clip":
         return _whole_words(vocab, _pairs(merges), settings)
-    _demand(settings, _BYTE_LEVEL)
+    _demand(settings, BYTE_LEVEL)
     pairs, prefixed = _pairs(merges), settings.flag("add_prefix_space", False) is True
     backend = tokenizers.Tokenizer(models.BPE(vocab, pairs, fuse_unk=False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.examples import EncodedExamples, encode_sentences
+from transformer_jax.data.examples import EncodedExamples, OddToken, encode_sentences
 from transformer_jax.data.preparation import PlacedText
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
 from transformer_jax.data.tagged_examples import encode_tagged
@@ -21,7 +21,7 @@ from transformer_jax.interop.cross_encoders import ScoreActivation
 from transformer_jax.models.making import TaskKind
 from transformer_jax.training.objectives import encoder_inputs
 
-__all__ = ["AnswerSpan", "NoTokensError", "TaskRunner", "UnreadTextError"]
+__all__ = ["AnswerSpan", "NoTokensError", "ReadingForm", "TaskRunner", "UnreadTextError"]
 
 
 class AnswerSpan(NamedTuple):
@@ -40,6 +40,25 @@ class AnswerSpan(NamedTuple):
             return self
         start, stop = read.original(self.start, self.start + len(self.text))
         return self._replace(text=context[start:stop], start=start)
+
+
+class ReadingForm(NamedTuple):
+    """How texts are read and scored; the default is that of models trained here.
+
+    Attributes:
+        template: The special tokens around texts; None is ``[CLS]`` and ``[SEP]``.
+        has_types: Whether tokens of the second text have type 1.
+        odd_token: See :func:`.encode_sentences`.
+        activation: The activation of numbers.
+    """
+
+    template: SpecialTokensTemplate | None = None
+    has_types: bool = True
+    odd_token: OddToken = "first"
+    activation: ScoreActivation = "identity"
+
+
+_TRAINED_HERE = ReadingForm()
 
 
 class UnreadTextError(DataError):
@@ -99,9 +118,7 @@ class TaskRunner:
         length: Maximum length of a row in tokens.
         stride: Overlap of windows over a long context, in tokens.
         tokens: Maximum number of tokens per batch, with padding.
-        template: The special tokens around texts; None is the default of training here.
-        has_types: Whether tokens of the second of two texts have type 1.
-        activation: The activation of numbers, of a published model that names one.
+        form: How texts are read and scored.
 
     Attributes:
         cut: Number of texts so far that were longer than ``length``, and of questions that were
@@ -118,21 +135,19 @@ class TaskRunner:
         length: int = 128,
         stride: int = 64,
         tokens: int = 4096,
-        template: SpecialTokensTemplate | None = None,
-        has_types: bool = True,
-        activation: ScoreActivation = "identity",
+        form: ReadingForm = _TRAINED_HERE,
     ):
         graph, params = model
         self._graph, self._tokenizer, self.params = graph, tokenizer, params
         self._length, self._stride = length, stride
         self._may_have_none, self.cut = "none" in labels, 0
-        self._template = template
+        self._template, self._odd_token = form.template, form.odd_token
         regress = kind == "regress"
-        shares = _ACTIVATIONS[activation] if regress else _SHARES.get(kind, jax.nn.softmax)
+        shares = _ACTIVATIONS[form.activation] if regress else _SHARES.get(kind, jax.nn.softmax)
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
             tokens, lengths, types = encoder_inputs(batch)
-            types = types if has_types else jnp.zeros_like(types)
+            types = types if form.has_types else jnp.zeros_like(types)
             return shares(nnx.merge(graph, params)(tokens, lengths, types))
 
         self._run = Batches(program, tokens=tokens, pad=tokenizer.pad)
@@ -169,7 +184,7 @@ class TaskRunner:
 
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
         examples, cut = encode_sentences(
-            texts, seconds, self._tokenizer, self._length, self._template
+            texts, seconds, self._tokenizer, self._length, self._template, self._odd_token
         )
         self.cut += cut
         nothing = np.flatnonzero(examples.store.lengths == 0)

@@ -32,7 +32,7 @@ from transformer_jax.data.question_examples import encode_questions, locate_answ
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.inference.base import truncated
-from transformer_jax.inference.encoding.task_runner import TaskRunner
+from transformer_jax.inference.encoding.task_runner import ReadingForm, TaskRunner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.heads import (
@@ -134,7 +134,12 @@ def labeled(
     )
     valid, evaluate = {}, None
     measured = _LabeledScores(
-        tokenizer, kind=kind, labels=labels, length=length, stride=stride, template=template
+        tokenizer,
+        kind=kind,
+        labels=labels,
+        length=length,
+        stride=stride,
+        form=ReadingForm(template),
     )
     if data.valid is not None:
         valid["valid"] = batches(encode(data.valid), False)

@@ -1,0 +1,63 @@
+"""Scores of pairs are those of sentence-transformers: length, token types, activation, classes.
+
+Folders of random settings; sentence-transformers#3304 is a length that was ignored.
+"""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+import transformer_jax
+from tests.interop.test_folder_settings import WORDPIECE, write_tokenizer
+from tests.parity import layouts
+
+torch = pytest.importorskip("torch")
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+pytestmark = pytest.mark.parity
+
+CLASSES = {
+    "bert_cls": ("BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"),
+    "distilbert_cls": ("DistilBertTokenizer", "PreTrainedTokenizerFast"),
+    "electra_cls": ("ElectraTokenizer", "BertTokenizer"),
+}
+ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid",
+               "torch.nn.modules.activation.Tanh")  # fmt: skip
+
+
+def write(folder, draw):
+    """A cross-encoder of random settings; returns its activation."""
+    layout = draw.choice(sorted(CLASSES))
+    layouts.write(layout, folder)
+    settings = {"tokenizer_class": draw.choice(CLASSES[layout]), **WORDPIECE}
+    settings["do_lower_case"] = draw.random() < 0.5
+    settings["model_max_length"] = draw.choice([6, 7, 16, 512])
+    if draw.random() < 0.5:
+        names = ["input_ids", "attention_mask", *draw.choice([[], ["token_type_ids"]])]
+        settings["model_input_names"] = names
+    write_tokenizer(folder, lowercase=draw.random() < 0.5, **settings)
+    fields = layouts.LAYOUTS[layout]["config"]
+    labels = {"id2label": {"0": "score"}, "label2id": {"score": 0}, "num_labels": 1}
+    activation = draw.choice(ACTIVATIONS)
+    where = draw.choice(["sentence_transformers", "sbert_ce_default_activation_function"])
+    said = {"activation_fn": activation} if where == "sentence_transformers" else activation
+    (folder / "config.json").write_text(json.dumps({**fields, **labels, where: said}))
+    one = {n: t[:1] if n.startswith("classifier") and n.split(".")[-2] != "dense" else t
+           for n, t in layouts.weights(layout).items()}  # fmt: skip
+    from safetensors.numpy import save_file
+
+    save_file(one, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scores_are_those_of_a_cross_encoder(tmp_path, seed):
+    draw = random.Random(seed)
+    write(tmp_path, draw)
+    words = ["a", "b", "c", "A", "É", "ab", "[SEP]", "文"]
+    text = lambda: " ".join(draw.choices(words[:6], k=draw.randint(1, 12)))
+    pairs = [(text(), text()) for _ in range(8)]
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu").predict(pairs)
+    ours = transformer_jax.load(tmp_path)(*map(list, zip(*pairs, strict=True)))
+    np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, atol=2e-5)
