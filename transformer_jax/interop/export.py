@@ -30,7 +30,7 @@ _TEMPLATES = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 
 
 class TextForm(NamedTuple):
-    """How a model reads texts, for the files of its tokenizer.
+    """The texts of a model, for the files of its tokenizer.
 
     Attributes:
         first: The first token of texts of a language model that was trained here.

@@ -43,7 +43,7 @@ class AnswerSpan(NamedTuple):
 
 
 class ReadingForm(NamedTuple):
-    """How texts are read and scored; the default is that of models trained here.
+    """A way to read and score texts; the default is that of models trained here.
 
     Attributes:
         template: The special tokens around texts; None is ``[CLS]`` and ``[SEP]``.
