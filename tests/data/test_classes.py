@@ -10,11 +10,13 @@ from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.labeled import (
     LabeledData,
+    LabeledOptions,
     LabeledSplits,
     Sentences,
     Tagged,
     label_names,
     open_labeled,
+    read_labeled,
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoding.task_runner import TaskRunner
@@ -104,3 +106,23 @@ def test_an_unseen_tag_is_named_with_its_line(tmp_path):
     data = LabeledData(train=str(tmp_path / "train.conll"), valid=str(tmp_path / "valid.conll"))
     with pytest.raises(DataError, match=r"valid.conll:3: the tag 'Z' does not occur in training"):
         label_names(open_labeled(data, "tag"), "tag")
+
+
+def test_an_unseen_class_that_is_a_known_one_in_another_case_names_it(tmp_path):
+    for name, label in (("train", "bug"), ("valid", "Bug ")):
+        (tmp_path / f"{name}.tsv").write_text(f"text\tlabel\nit fails\t{label}\nit works\tidea\n")
+    train, valid = (
+        read_labeled(str(tmp_path / f"{name}.tsv"), "classify", LabeledOptions())
+        for name in ("train", "valid")
+    )
+    with pytest.raises(DataError, match=r"valid.tsv:2: .*: 'bug' differs only in case"):
+        label_names(LabeledSplits(train, valid, {}), "classify")
+
+
+def test_a_row_with_fewer_columns_than_the_header_is_a_bad_one(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\tsource\nit failsbug\tweb\nit works\tidea\tweb\n")
+    with pytest.raises(DataError, match=r"train.tsv:2: 2 columns, but the header has 3"):
+        read_labeled(str(path), "classify", LabeledOptions())
+    read = read_labeled(str(path), "classify", LabeledOptions(bad_rows="skip"))
+    assert read.labels == ["idea"]

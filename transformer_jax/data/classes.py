@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from transformer_jax.core.errors import plural
 
-__all__ = ["class_numbers", "describe_classes", "sort_classes"]
+__all__ = ["class_numbers", "describe_classes", "sort_classes", "spelling"]
 
 _FEW = 5  # examples: a class with fewer is hardly learned
 _SHOWN = 20  # classes in a line
@@ -41,6 +41,16 @@ def class_numbers(names: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
+def spelling(name: str) -> str:
+    """Returns the name of a class without case and blanks: equal for names that may be one.
+
+    Example:
+        >>> spelling("Bug report") == spelling("bugreport ")
+        True
+    """
+    return "".join(name.casefold().split())
+
+
 def describe_classes(name: str, labels: Iterable[str], what: str = "class") -> list[str]:
     """Returns a line with the counts of classes, and warnings about names that look like mistakes.
 
@@ -63,7 +73,7 @@ def describe_classes(name: str, labels: Iterable[str], what: str = "class") -> l
     lines = [f"{name}: {plural(len(counts), what)}: {shown}{more}"]
     alike: dict[str, list[str]] = {}
     for label, _ in counts:
-        alike.setdefault("".join(label.casefold().split()), []).append(repr(label))
+        alike.setdefault(spelling(label), []).append(repr(label))
     lines += [
         f"warning: {name}: {plural(len(twins), what)} that differ only in case or blanks: "
         f"{', '.join(twins)}: are they one?"

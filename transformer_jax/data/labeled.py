@@ -9,7 +9,7 @@ from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data import tfds
 from transformer_jax.data.bad_rows import BadRows
-from transformer_jax.data.classes import class_numbers, sort_classes
+from transformer_jax.data.classes import class_numbers, sort_classes, spelling
 from transformer_jax.data.labeled_files import (
     LabeledFormat,
     LabeledOptions,
@@ -192,7 +192,9 @@ def place_of(part: Labeled, place: Place) -> str:
 def _unseen(part: Labeled, at: Place, what: str, label: str, names: tuple[str, ...]) -> str:
     file, place = part.name.removesuffix(_HELD_OUT), place_of(part, at)
     do = "correct the label, or add such examples to the training file"
-    if file != part.name:
+    if twins := [repr(name) for name in names if spelling(name) == spelling(label)]:
+        do = f"{' and '.join(twins)} differs only in case or blanks: correct the label"
+    elif file != part.name:
         do = "it was held out, so add more such examples, give data.valid, or set " \
              "data.read.validation_size to 0"  # fmt: skip
     return f"{place}: the {what} {label!r} does not occur in training ({_shown(names)}): {do}"

@@ -257,14 +257,22 @@ def _tsv(
             if header:
                 continue
         with bad:
-            _check_cells(cells, fields, places, most, f"{path}:{number}")
+            _check_cells(cells, fields, places, most, header, f"{path}:{number}")
             yield number, [cells[i] for i in places]
 
 
 def _check_cells(
-    cells: list[str], fields: list[tuple[str, str]], places: list[int], most: int, where: str
+    cells: list[str],
+    fields: list[tuple[str, str]],
+    places: list[int],
+    most: int,
+    header: bool,
+    where: str,
 ) -> None:
-    """Refuses a row without a column that is needed, or with more columns than the first."""
+    """Refuses a row without a column that is needed, or with other columns than the first line.
+
+    Fewer columns than a header has mean that a tab is missing, so a cell may be another column's.
+    """
     for (option, column), place in zip(fields, places, strict=True):
         if place >= len(cells):
             raise DataError(
@@ -276,6 +284,11 @@ def _check_cells(
         raise DataError(
             f"{where}: {plural(len(cells), 'column')}, but the first line has {most}: a text "
             f"cannot contain a tab; correct the line"
+        )
+    if header and len(cells) < most:
+        raise DataError(
+            f"{where}: {plural(len(cells), 'column')}, but the header has {most}: a tab is "
+            f"missing; an empty cell needs its tab, too"
         )
 
 
