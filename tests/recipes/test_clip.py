@@ -59,6 +59,12 @@ def test_an_export_gives_the_same_vectors(run, tmp_path):
     np.testing.assert_array_equal(one.embed_images(pixels()), two.embed_images(pixels()))
 
 
+def test_texts_that_are_not_read_to_their_end_are_counted(run):
+    model = tj.load(run)
+    with pytest.warns(UserWarning, match="1 text was longer than the model reads, and truncated"):
+        model.embed_texts(["a small red circle", "a small red circle " * 50])
+
+
 def test_pictures_are_searched_and_labeled(run, tmp_path, capsys):
     for name, one in zip("ab", pixels(), strict=True):
         Image.fromarray(one).save(tmp_path / f"{name}.png")

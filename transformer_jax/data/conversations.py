@@ -11,6 +11,7 @@ from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import flaw_of, numbered_lines
+from transformer_jax.data.unread import Unread
 
 __all__ = [
     "ROLES",
@@ -25,6 +26,7 @@ __all__ = [
 
 Message: TypeAlias = Mapping[str, Any]
 ROLES = ("system", "user", "assistant")
+_KEYS = ("messages", "prompt", "completion", "tools")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,7 @@ def read_conversations(
     flag: str = "",
     read: ChatOptions = ChatOptions(),
     bad: BadRows | None = None,
+    unread: Unread | None = None,
 ) -> Iterator[Conversation]:
     """Reads conversations from a file with one JSON object per line; empty lines are skipped.
 
@@ -59,23 +62,27 @@ def read_conversations(
         flag: The setting of the file, for messages.
         read: Options for reading.
         bad: Collects and counts bad rows; None stands for a new one.
+        unread: Collects keys that are not read.
 
     Raises:
         DataError: The file cannot be read, or a line is not a conversation with an answer; the
             message begins with ``path:line``.
     """
     bad = bad or BadRows(str(path), read.bad_rows)
-    return bad.checked(_conversations(path, flag, Preparation.of(read), bad))
+    unread = unread or Unread(str(path), "key")
+    return bad.checked(_conversations(path, flag, Preparation.of(read), bad, unread))
 
 
 def _conversations(
-    path: str | Path, flag: str, prepare: Preparation, bad: BadRows
+    path: str | Path, flag: str, prepare: Preparation, bad: BadRows, unread: Unread
 ) -> Iterator[Conversation]:
     for number, line in numbered_lines(path, flag, bad):
         if line.strip():
             with bad:
                 where = f"{path}:{number}"
-                messages = _messages(parse_object(line, path, number), path, number)
+                row = parse_object(line, path, number)
+                unread.note(row, _KEYS)
+                messages = _messages(row, path, number)
                 messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
                 yield Conversation(messages, where)
 

@@ -18,6 +18,7 @@ from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, mak
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
+from transformer_jax.data.unread import Unread
 
 __all__ = ["ChatPlan", "ChatStore", "TooLong", "build_chats", "chat_rows", "split_chats"]
 
@@ -78,11 +79,12 @@ def build_chats(
     if found is None:
         encoder.end_tokens  # noqa: B018  (refuses the template before a long file is read)
         counts = dict.fromkeys(("conversations", "answers", "truncated", "skipped", "empty"), 0)
-        bad = BadRows(path, read.bad_rows)
-        given = _counting_empty(read_conversations(path, flag, read, bad), counts)
+        bad, unread = BadRows(path, read.bad_rows), Unread(path, "key")
+        given = _counting_empty(read_conversations(path, flag, read, bad, unread), counts)
         chats, dtype = _encoded(given, encoder, bad), id_dtype(encoder.tokenizer)
         store = _collect(f"{flag} {path}", chats, dtype, limit, too_long, counts)
         bad.check(len(store))
+        unread.report()
         counts["bad"] = bad.count
         if folder is None or not writes:
             return store

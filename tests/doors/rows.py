@@ -1,0 +1,241 @@
+"""Rows of files that are good, bad, or hold more than their reader uses, for each reader of rows.
+
+``ROWS`` has them by the name of the door.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.doors.readers import write_recording
+from transformer_jax.data.conversations import ChatOptions, read_conversations
+from transformer_jax.data.documents import TextOptions, read_texts
+from transformer_jax.data.labeled import LabeledOptions, read_labeled
+from transformer_jax.data.preferences import PreferenceOptions, read_preferences
+from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
+from transformer_jax.data.speech.manifest import read_manifest
+from transformer_jax.data.summaries import SummaryOptions, read_summaries
+from transformer_jax.data.unread import Unread
+
+Read = Callable[[str, Any], list[Any]]  # from a path and a policy for bad rows to what was read
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of a door.
+
+    Attributes:
+        file: Name of a file.
+        read: Reads a file.
+        good: A row, with the line ends that belong to it.
+        bad: A row that cannot be read.
+        more: A row with more than the reader uses, as a key, a column or a text.
+        told: What a line or an error says about it.
+        head: The line before the rows.
+        more_head: The line before rows with more.
+        summary: Whether bad rows are counted in the summary of a run, since a file is read twice.
+    """
+
+    file: str
+    read: Read
+    good: str
+    bad: str
+    more: str
+    told: str
+    head: str = ""
+    more_head: str = ""
+    summary: bool = False
+
+    def write(self, folder: Path, kinds: str) -> str:
+        """Writes rows by their kinds: g is good, b is bad, m has more; returns the path."""
+        write_recording(folder / "a.wav")
+        rows = {"g": self.good, "b": self.bad, "m": self.more}
+        head = self.more_head if "m" in kinds else self.head
+        path = folder / self.file
+        path.write_text(head + "".join(rows[kind] for kind in kinds), "utf-8")
+        return str(path)
+
+
+def lines(*rows: Any) -> str:
+    """The lines of a file, of texts or JSON objects."""
+    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+
+
+def _pairs(path: str, policy: Any) -> list[Any]:
+    return read_pairs(Files(pairs=path), ReadOptions(bad_rows=policy)).sources
+
+
+def _columns(path: str, policy: Any) -> list[Any]:
+    return read_pairs(Files(pairs=path), ReadOptions(bad_rows=policy, columns=(1, 2))).sources
+
+
+def _named(path: str, policy: Any) -> list[Any]:
+    files = Files(pairs=(f"de-en={path}",))
+    return read_pairs(files, ReadOptions(bad_rows=policy)).sources
+
+
+def _table(path: str, policy: Any) -> list[Any]:
+    table = Path(path).with_name("pairs.json")
+    table.write_text(json.dumps({"train": {"de-en": Path(path).name}}))
+    data = with_languages(PairData(pairs=str(table), read=ReadOptions(bad_rows=policy)))
+    return read_pairs(Files(pairs=data.pairs), data.read).sources
+
+
+def _labeled(task: Any, field: str, **options: Any) -> Read:
+    def read(path: str, policy: Any) -> list[Any]:
+        part = read_labeled(path, task, LabeledOptions(bad_rows=policy, **options))
+        return list(getattr(part, field))
+
+    return read
+
+
+def _preferences(kind: Any) -> Read:
+    return lambda path, policy: read_preferences(path, kind, PreferenceOptions(policy)).prompts
+
+
+def _documents(path: str, policy: Any) -> list[Any]:
+    return [chunk.text for chunk in read_texts(path, TextOptions(bad_rows=policy))]
+
+
+def _chats(path: str, policy: Any) -> list[Any]:
+    unread = Unread(path, "key")
+    read = read_conversations(path, "", ChatOptions(policy), unread=unread)
+    messages = [one.messages for one in read]
+    unread.report()  # as when a store is built
+    return messages
+
+
+def _recordings(path: str, policy: Any) -> list[Any]:
+    return read_manifest(path, bad_rows=policy).texts
+
+
+def _word(word: str, tag: str) -> str:
+    return f"1\t{word}\t_\t{tag}" + "\t_" * 6 + "\n"
+
+
+_TOLD, _REFUSED = "not read: ", "bad"
+_CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+_CHOICE = {"prompt": "one", "chosen": "a", "rejected": "b"}
+_RATED = {"prompt": "one", "completion": "a", "label": True}
+_MORE = {"id": 7}
+
+ROWS: dict[str, Rows] = {
+    "pairs as TSV": Rows(
+        "a.tsv", _columns, lines("one\tun"), lines("two"), lines("one\tun\tnote"),
+        "column not read: 3",
+    ),
+    "pairs as JSONL": Rows(
+        "a.jsonl", _pairs, lines({"source": "one", "target": "un"}), lines("{"),
+        lines({"source": "one", "target": "un"} | _MORE), "key not read: id",
+    ),
+    "pairs by language": Rows(
+        "a.tsv", _named, lines("one\tun"), lines("two\tdeux\tzwei"), lines("one\tun\tnote"),
+        "3 columns, but 2 are needed",
+    ),
+    "table of pairs by language": Rows(
+        "a.tsv", _table, lines("one\tun"), lines("two"), lines("one\tun\tnote"),
+        "3 columns, but 2 are needed",
+    ),
+    "texts with summaries": Rows(
+        "a.jsonl",
+        lambda path, policy: read_summaries(path, SummaryOptions(bad_rows=policy)).parts,
+        lines({"source": "one", "target": "un"}), lines({"source": "one"}),
+        lines({"source": "one", "target": "un"} | _MORE), "key not read: id",
+    ),
+    "documents as JSONL": Rows(
+        "a.jsonl", _documents, lines({"text": "one"}), lines({"text": 1}),
+        lines({"text": "one"} | _MORE), "key not read: id", summary=True,
+    ),
+    "labeled texts as TSV": Rows(
+        "a.tsv", _labeled("classify", "texts"), lines("one\ta"), lines("two"),
+        lines("one\ta\tnote"), "column not read: 3 (remark)", "text\tlabel\n",
+        "text\tlabel\tremark\n",
+    ),
+    "labeled texts as JSONL": Rows(
+        "a.jsonl", _labeled("classify", "texts"), lines({"text": "one", "label": 1}), lines([]),
+        lines({"text": "one", "label": 1, "second": "two"}), "has a second text, 'second'",
+    ),
+    "labeled pairs as TSV": Rows(
+        "a.tsv", _labeled("pair", "text_pairs"), lines("one\ttwo\ta"), lines("one\t\ta"),
+        lines("one\ttwo\ta\tnote"), "4 columns, but the first line has 3",
+        *["text\tsecond\tlabel\n"] * 2,
+    ),
+    "classes of labeled texts": Rows(
+        "a.tsv", _labeled("classify", "labels"), lines("one\ta"), lines("two\t"),
+        lines("one\ta\tb"), "3 columns, but the first line has 2", *["text\tlabel\n"] * 2,
+    ),
+    "numbered texts": Rows(
+        "a.tsv", _labeled("regress", "texts"), lines("one\t1.5"), lines("two\tmuch"),
+        lines("one\t1.5\ttwo"), "has a second text, 'second'", "text\tlabel\n",
+        "text\tlabel\tsecond\n",
+    ),
+    "tagged words as CoNLL-U": Rows(
+        "a.conllu", _labeled("tag", "words"), lines(_word("one", "NUM")), lines(_word("two", "_")),
+        lines(_word("one", "NUM").rstrip() + "\tnote\n"), "11 columns, but CoNLL-U has 10",
+    ),
+    "tagged words in columns": Rows(
+        "a.conll", _labeled("tag", "words"), lines("one NUM", ""),
+        lines("a NUM", "two", "b NUM", ""), lines("one x NUM", ""), "column not read: 2",
+    ),
+    "tagged words as JSONL": Rows(
+        "a.jsonl", _labeled("tag", "words", tag="tags"), lines({"text": ["one"], "tags": ["NUM"]}),
+        lines({"text": ["one"], "tags": []}), lines({"text": ["one"], "tags": ["NUM"]} | _MORE),
+        "key not read: id",
+    ),
+    "preferences": Rows(
+        "a.jsonl", _preferences("pairs"), lines(_CHOICE), lines(_CHOICE | {"rejected": "a"}),
+        lines(_CHOICE | _MORE), "key not read: id",
+    ),
+    "completions with a label": Rows(
+        "a.jsonl", _preferences("labels"), lines(_RATED), lines(_RATED | {"label": "good"}),
+        lines(_RATED | _MORE), "key not read: id",
+    ),
+    "prompts to learn from": Rows(
+        "a.jsonl", _preferences("prompts"), lines({"prompt": "one"}), lines({"prompt": 1}),
+        lines(_CHOICE), "keys not read: chosen, rejected",
+    ),
+    "conversations": Rows(
+        "a.jsonl", _chats, lines({"messages": _CHAT}), lines({"messages": _CHAT[:1]}),
+        lines({"messages": _CHAT} | _MORE), "key not read: id", summary=True,
+    ),
+    "prompts with completions": Rows(
+        "a.jsonl", _chats, lines({"prompt": "one", "completion": "a"}), lines({"prompt": "one"}),
+        lines({"prompt": "one", "completion": "a", "messages": _CHAT}), "has both", summary=True,
+    ),
+    "recordings as TSV": Rows(
+        "a.tsv", _recordings, lines("a.wav\tone"), lines("b.wav\ttwo"),
+        lines("a.wav\tone\tnote"), "column not read: remark", "path\ttext\n",
+        "path\ttext\tremark\n",
+    ),
+    "recordings as JSONL": Rows(
+        "a.jsonl", _recordings, lines({"path": "a.wav", "text": "one"}), lines({"path": "a.wav"}),
+        lines({"path": "a.wav", "text": "one"} | _MORE), "key not read: id",
+    ),
+}  # fmt: skip
+# Files with another form.
+QUESTIONS = "questions"
+
+
+def squad(rows: Sequence[tuple[str, str]]) -> str:
+    """A SQuAD file with questions and answers of one paragraph."""
+    questions = [
+        {"id": str(i), "question": text, "answers": [{"text": answer, "answer_start": 0}]}
+        for i, (text, answer) in enumerate(rows)
+    ]
+    return json.dumps({"data": [{"paragraphs": [{"context": "one two", "qas": questions}]}]})
+
+
+NO_ROWS = {
+    "pairs in two aligned files": "a line that is left out would shift the others: all are needed",
+    "documents in lines": "every line is a document: none is bad, and none has more",
+    "documents between blank lines": "every block is a document: none is bad, and none has more",
+    "documents in files of a folder": "every file is a document: none is bad, and none has more",
+    "data sets of TensorFlow": "features are named, and rows checked by the library",
+    "text for word vectors": "every line is text: none is bad, and none has more",
+    "word vectors": "written by programs: a bad line means a damaged file, which is refused",
+    "rewards and rules of users": "code, which has no rows",
+    "lines of text": "every line has a line of output: none is left out",
+    "results of benchmarks": "written by the package",
+}

@@ -1,0 +1,79 @@
+"""Bad rows come at once: an error lists up to twenty, or they are skipped and counted in a line."""
+
+import pytest
+
+from tests.doors.rows import NO_ROWS, ROWS, Rows, squad
+from transformer_jax.core.errors import DataError
+from transformer_jax.data.labeled import LabeledOptions, read_labeled
+
+LAW = 9
+KINDS = ("reader",)
+
+
+class _Questions(Rows):
+    """Questions, which are rows within one JSON object."""
+
+    def write(self, folder, kinds):
+        rows = {"g": ("Which?", "one"), "b": ("", "one")}
+        path = folder / self.file
+        path.write_text(squad([rows[kind] for kind in kinds]))
+        return str(path)
+
+
+def _read_questions(path, policy):
+    return read_labeled(path, "qa", LabeledOptions(bad_rows=policy)).questions
+
+
+CASES = ROWS | {"questions": _Questions("a.json", _read_questions, "", "", "", "")}
+EXEMPT = NO_ROWS | {
+    "demonstrations": "an example that is left out changes every score: the first bad one is named",
+    "prompts in lines or JSONL": "read as prompts to learn from; each has a line of output",
+    "requests": "every request has a line of output: none is left out",
+    "pictures in class folders": "a picture that cannot be decoded: tests/data/images",
+    "pictures in a CSV or TSV table": "a picture that cannot be decoded: tests/data/images",
+    "pictures in a JSONL table": "a picture that cannot be decoded: tests/data/images",
+    "pictures in arrays": "one array, which is damaged as a whole",
+    "analogy questions": "questions of a test: a score over a part would be another",
+    "similar words": "pairs of a test: a score over a part would be another",
+}
+OFFER = "with --data.read.bad-rows skip"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_bad_rows_are_in_one_error_with_a_way_to_leave_them_out(name, tmp_path):
+    case = CASES[name]
+    with pytest.raises(DataError) as refused:
+        case.read(case.write(tmp_path, "gbgb"), "refuse")
+    head, *rows = str(refused.value).splitlines()
+    assert head.startswith(f"{tmp_path / case.file}: 2 bad ")
+    assert head.endswith(OFFER)
+    places = [row.removeprefix(f"  {tmp_path / case.file}:").lstrip().split(":")[0] for row in rows]
+    assert len({*places}) == 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_skipped_rows_are_counted_in_one_line_and_no_other_row_is_lost(name, tmp_path, capfd):
+    case = CASES[name]
+    good = case.read(case.write(tmp_path, "gg"), "refuse")
+    capfd.readouterr()
+    assert case.read(case.write(tmp_path, "gbgb"), "skip") == good
+    said = capfd.readouterr().err
+    assert said.count(": 2 bad ") == (not case.summary)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_without_a_good_row_is_refused_though_rows_are_skipped(name, tmp_path):
+    case = CASES[name]
+    with pytest.raises(DataError, match="all 2 bad"):
+        case.read(case.write(tmp_path, "bb"), "skip")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_twenty_rows_are_listed_and_the_others_counted(name, tmp_path):
+    case = CASES[name]
+    with pytest.raises(DataError) as refused:
+        case.read(case.write(tmp_path, "g" + 25 * "b"), "refuse")
+    head, *rows = str(refused.value).splitlines()
+    assert ": 25 bad " in head
+    assert len(rows) == 21
+    assert rows[-1].strip() == "and 5 more"
