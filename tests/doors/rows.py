@@ -32,7 +32,7 @@ class Rows:
         good: A row, with the line ends that belong to it.
         bad: A row that cannot be read.
         more: A row with more than the reader uses, as a key, a column or a text.
-        told: What a line or an error says about it.
+        message: What a line or an error says about it.
         head: The line before the rows.
         more_head: The line before rows with more.
         summary: Whether bad rows are counted in the summary of a run, since a file is read twice.
@@ -43,7 +43,7 @@ class Rows:
     good: str
     bad: str
     more: str
-    told: str
+    message: str
     head: str = ""
     more_head: str = ""
     summary: bool = False

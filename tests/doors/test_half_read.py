@@ -33,12 +33,12 @@ def test_more_than_a_reader_uses_is_told_once_or_refused(name, tmp_path, capfd):
     alone = case.read(case.write(tmp_path, "gg"), "refuse")
     assert "not read" not in capfd.readouterr().err
     path = case.write(tmp_path, "m" if case.more_head != case.head else "mm")
-    if "not read" in case.told:
+    if "not read" in case.message:
         assert case.read(path, "refuse")[0] == alone[0]
         said = capfd.readouterr().err
-        assert said.count("not read") == said.count(f"{path}: {case.told}\n") == 1
+        assert said.count("not read") == said.count(f"{path}: {case.message}\n") == 1
     else:
-        with pytest.raises(UserError, match=case.told):
+        with pytest.raises(UserError, match=case.message):
             case.read(case.write(tmp_path, "gm"), "refuse")
 
 
