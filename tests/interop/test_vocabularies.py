@@ -5,6 +5,8 @@ import io
 import json
 import os
 import random
+import re
+import string
 import struct
 from pathlib import Path
 
@@ -629,3 +631,29 @@ def test_vocabularies_of_clip_merge_within_lower_cased_words(tmp_path):
     found = tokenizers.Tokenizer.from_str(text).encode("A RED  dog's 12").tokens
     words = ["a</w>", "red</w>", "dog</w>", "'s</w>", "1</w>", "2</w>"]
     assert found == ["<|startoftext|>", *words, "<|endoftext|>"]
+
+
+def canonical(text, lower=True):
+    """The text of SigLIP's tokenizer before SentencePiece."""
+    text = "▁" + text.replace("▁", " ")
+    text = text.lower() if lower else text
+    text = text.translate(str.maketrans("", "", string.punctuation))
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
+def test_siglip_reads_canonical_text(tmp_path, lower, rule):
+    data = trained(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, normalization_rule_name=rule)
+    write(tmp_path, spiece__model=data, config__json={"model_type": "siglip"})
+    write(tmp_path, tokenizer_config__json={"do_lower_case": lower})
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    text, special = find_tokenizer(tmp_path)
+    assert special == {"eos": "</s>", "pad": "</s>", "unk": "<unk>"}
+    ended = tokenizers.Tokenizer.from_str(text)
+    ended.encode_special_tokens = True
+    begins = len(theirs.encode("<unk>"))
+    for line in [*DIFFICULT, "The Fox, (quick)!", "ΑΣ ΣΑΣ", "a\x1c b"]:
+        wanted = theirs.encode("<unk>" + canonical(line, lower))[begins:]
+        assert Tokenizer(text, special).encode(line) == wanted, ascii(line)
+        assert ended.encode(line).ids == [*wanted, 1]

@@ -217,12 +217,12 @@ def _paths(command: Any, form: "Pictures") -> Iterator[str]:
 
     file, streamed = command.file, None
     if file.is_dir():
-        given, listed = [("", str(file))], False
+        paths = picture_paths([("", str(file))])
     else:
-        lines, listed = enumerate(file_lines(file, "embed"), 1), True
+        lines = enumerate(file_lines(file, "embed"), 1)
         given = ((f"{file}:{n}", path) for n, line in lines if (path := line.strip()))
+        paths = picture_paths(given, listed=True)
         streamed = _BATCH if str(file) == "-" else None
-    paths = picture_paths(given, listed=listed)
     return itertools.chain.from_iterable(
         readable_pictures(command, form.max_pixels, paths, streamed)
     )

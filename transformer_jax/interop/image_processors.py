@@ -164,12 +164,13 @@ def _square(fields: ConfigReader, name: str, size: object) -> int:
     """Returns the side of a square: from a number, height and width by name, or a list of both."""
     if isinstance(size, dict) and set(size) == {"height", "width"}:
         size = [size["height"], size["width"]]
-    sides = size if isinstance(size, list) else [size, size]
+    sides: list[Any] = size if isinstance(size, list) else [size, size]
     if len(sides) != 2 or sides[0] != sides[1] or not _is_side(sides[0]):
         raise fields.refused(
             name, size, f"one number of pixels for both sides is needed, at most {MAX_SIDE:,}"
         )
-    return int(sides[0])
+    side: int = sides[0]
+    return side
 
 
 def _is_side(side: object) -> bool:

@@ -14,6 +14,7 @@ from transformer_jax.data.tokenizer_files.opening import guarded, open_backend
 from transformer_jax.data.tokenizer_parts import target_file
 from transformer_jax.interop.language_codes import language_tokens
 from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
+from transformer_jax.interop.siglip_tokenizer import canonical_tokenizer
 from transformer_jax.interop.tokenizer_classes import BYTE_LEVEL, WORDPIECE, with_class_settings
 from transformer_jax.interop.tokenizer_settings import (
     Settings,
@@ -255,8 +256,12 @@ def _pairs(merges: str) -> list[tuple[str, str]]:
 
 
 def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
-    _demand(settings, (*_EXTRA, *_PLAIN, *_NUMBERED))
+    _demand(settings, (*_EXTRA, *_PLAIN, *_NUMBERED, "siglip"))
     model = parse_model(data)
+    if settings.family == "siglip":
+        settings.names = {"pad": "</s>", "eos": "</s>", "unk": "<unk>"} | settings.names
+        lower = settings.flag("do_lower_case", True) is not False
+        return canonical_tokenizer(model, lowercase=lower)
     if settings.family in _LANGUAGES:
         codes = language_tokens(settings)
         backend = _numbered(model, *_NUMBERED[settings.family], codes)

@@ -56,7 +56,9 @@ def scan_folder(folder: str, bad: RowErrors = FIRST) -> tuple[list[str], list[st
     Raises:
         DataError: A folder cannot be read, or a name is not UTF-8.
     """
-    pictures, others, waiting = [], [], [""]
+    pictures: list[str] = []
+    others: list[str] = []
+    waiting = [""]
     while waiting:
         inside = waiting.pop()
         for entry in entries(os.path.join(folder, inside)):

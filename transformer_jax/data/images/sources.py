@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -219,7 +219,7 @@ def check_pictures(
 
     good, name = [], f"decoding the pictures of {bad.name}"
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        flaws: Iterable[DataError | None] = threads.map(flaw, range(len(source)))
+        flaws: Iterator[DataError | None] = threads.map(flaw, range(len(source)))
         for index in tracked(range(len(source)), name) if decoded else range(len(source)):
             with bad:
                 if (error := next(flaws)) is not None:
