@@ -13,7 +13,7 @@ import transformer_jax as tj
 from tests.cli.conftest import language_run
 from tests.recipes.captioners import DECODER, FEW, SIZES, table, train
 from transformer_jax.cli.main import main
-from transformer_jax.core.errors import ArgumentError, ConfigError, DataError
+from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -101,8 +101,9 @@ def test_files_and_pixels_give_the_same_captions(run, pictures):
     maps = describe.heat_maps(files[0], "it is red")
     assert maps.words == ("it", "is", "red", "⏎")
     assert maps.weights.shape == (1, 2, 4, 2, 2)
-    with pytest.raises(ConfigError, match="generation_config hf is not available for captions"):
-        describe(files, generation_config="hf")
+    with pytest.warns(UserWarning, match="of 2 captions reached the length limit"):
+        greedy = describe(files, generation_config="hf", max_new_tokens=3)
+    assert [one.tokens for one in greedy] == [one.tokens[:3] for one in texts]
     for wrong in (3, [3], np.zeros((2, 2))):
         with pytest.raises((ArgumentError, DataError)):
             describe(wrong)
@@ -149,7 +150,7 @@ def test_a_language_model_becomes_the_decoder(run, pictures, tmp_path, how):
         assert tj.load(path)(np.zeros((8, 8, 3), np.uint8), max_len_b=4) is not None
 
 
-def test_an_exported_captioner_is_the_same_model(run, pictures, tmp_path):
+def test_an_exported_captioner_is_the_same_model(run, pictures, tmp_path, capfd):
     folder = tmp_path / "folder"
     assert main(["export", str(run), str(folder), "--format", "hf"]) == 0
     fields = json.loads((folder / "config.json").read_text())
@@ -158,6 +159,18 @@ def test_an_exported_captioner_is_the_same_model(run, pictures, tmp_path):
     here, there = (tj.load(path) for path in (run, folder))
     picture = f"{pictures}/0.png"
     assert here(picture, max_len_b=8) == there(picture, max_len_b=8)
+    written = json.loads((folder / "generation_config.json").read_text())
+    barred = {"suppress_tokens": [written["eos_token_id"]], "max_new_tokens": 13, "num_beams": 2}
+    (folder / "generation_config.json").write_text(json.dumps(written | barred))
+    with pytest.warns(UserWarning, match="1 of 1 caption reached the length limit"):
+        assert len(tj.load(folder)(picture).tokens) == 13
+    capfd.readouterr()
+    assert main(["caption", str(folder), picture]) == 0
+    assert "1 of 1 caption reached the length limit of the generation" in capfd.readouterr().err
+    assert main(["caption", str(folder), picture, "--max-len-b", "4"]) == 0
+    assert "its generation config is not applied, since transformers does not" in (
+        capfd.readouterr().err
+    )
     converted = tmp_path / "converted"
     assert main(["convert", str(folder), str(converted)]) == 0
     trees = [params_of(path, "best") for path in (run, converted)]

@@ -1,6 +1,7 @@
 """``transformer-jax caption``: the captions of pictures."""
 
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
+    from transformer_jax.decoding.requests import Continuation
     from transformer_jax.inference.captions import CaptionPredictor
 
 __all__ = ["Caption"]
@@ -64,31 +66,53 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
 
         predictor = CaptionPredictor(self.run, self.checkpoint)
         [paths] = readable_pictures(self, predictor.form.max_pixels, given)
-        captioner = predictor.captioner
-        captioner.search = predictor.search(None, search)
-        captioner.batching = dataclasses.replace(
-            captioner.batching,
-            rows=tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size})),
-        )
+        follows = predictor.follows_folder(None, search)
+        describe, captioner = self.describe(predictor, follows, search), predictor.captioner
         with TextOutput(self.output, self.input) as out:
             out.write(tsv("path", "rank", "score", "text") if self.tsv else b"")
             pictures = [
                 predictor.picture(path, i)
                 for i, path in enumerate(tracked(paths, "reading pictures"), 1)
             ]
-            texts = []
+            texts, limited = list[str](), 0
             with show_progress(f"describing {plural(len(pictures), 'picture')}"):
-                for found in captioner.stream(pictures):
-                    texts.append(found.text)
-                    rows = enumerate(found.hypotheses, 1)
-                    table = [tsv(found.source, rank, one.score, one.text) for rank, one in rows]
-                    out.write(b"".join(table) if self.tsv else found.text.encode() + b"\n")
+                for picture, hypotheses in zip(pictures, describe(pictures), strict=True):
+                    texts.append(hypotheses[0].text)
+                    limited += follows and hypotheses[0].finish_reason == "length"
+                    rows = enumerate(hypotheses, 1)
+                    table = [tsv(picture, rank, one.score, one.text) for rank, one in rows]
+                    out.write(b"".join(table) if self.tsv else texts[-1].encode() + b"\n")
+        if limited:
+            said = f"{limited:,} of {plural(len(pictures), 'caption')}"
+            note(f"{said} reached the length limit of the generation config and may be truncated: "
+                 f"raise its max_length, or give --max-len-b")  # fmt: skip
         if limited := captioner.counts["limited"]:
             said = captioner.limit_note(limited, len(pictures))
             note(f"{said}: raise --max-len-b")
         if self.heat_maps is not None:
             self.write_heat_maps(self.heat_maps, predictor, paths, texts)
         return 0
+
+    def describe(
+        self, predictor: "CaptionPredictor", follows: bool, search: dict[str, Any]
+    ) -> Callable[[list[Any]], Iterator[Sequence["Continuation"]]]:
+        """Returns the function from pictures to the captions of each, best first.
+
+        Args:
+            predictor: The captioner.
+            follows: Whether it follows the generation config of a folder.
+            search: The settings of the flags.
+        """
+        if follows:
+            predictor.batch_size = self.batch_size
+            return lambda pictures: predictor.folder_generator(pictures, search)
+        captioner = predictor.captioner
+        captioner.search = predictor.search(None, search)
+        captioner.batching = dataclasses.replace(
+            captioner.batching,
+            rows=tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size})),
+        )
+        return lambda pictures: (found.hypotheses for found in captioner.stream(pictures))
 
     def write_heat_maps(
         self, page: Path, predictor: "CaptionPredictor", paths: list[str], texts: list[str]

@@ -1,5 +1,6 @@
 """Texts exactly as ``generate()`` of Hugging Face ``transformers`` writes them."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchResult
 from transformer_jax.decoding.windows import round_up
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.inference import prepared, split_model
 
 __all__ = ["HFGenerationOutput", "HFGenerator"]
@@ -38,6 +39,7 @@ class _Batch(NamedTuple):
     width: Any  # [], number of columns in use
     rows: Any  # [B], True for rows in use
     start: Any  # [], the decoder's start token
+    images: Any = None  # [B height width C], normalized pixels, which are then the encoder's input
 
 
 class HFGenerator:
@@ -78,7 +80,7 @@ class HFGenerator:
         graph, params = split_model(model)
         model = nnx.merge(graph, params)
         model_config = model.config
-        self.encodes = isinstance(model, TransformerEncoderDecoder)
+        self.encodes = isinstance(model, EncoderDecoder)
         self.vocab = model_config.vocab_size  # input vocabulary
         self.written_vocab = (
             model_config.decoder_vocab_size if self.encodes else None
@@ -116,10 +118,26 @@ class HFGenerator:
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
         mask: Any = None,
         generation_config: GenerationConfig | None = None,
+        images: Float[np.ndarray, "B height width C"] | None = None,
     ) -> Callable[[], HFGenerationOutput]:
-        """Starts :meth:`generate`; the returned function waits for the result."""
+        """Starts :meth:`generate`; the returned function waits for the result.
+
+        Args:
+            ids: The prompts; one token per picture if there are pictures, which is not read.
+            mask: As for :meth:`generate`.
+            generation_config: Config of this call.
+            images: Normalized pixels, for an encoder of pictures.
+
+        Raises:
+            ConfigError: As for :meth:`generate`; or a setting reads the tokens of the input.
+            DataError: As for :meth:`generate`.
+        """
         config = self.generation_config if generation_config is None else generation_config
         self._check(config)
+        if images is not None:
+            reason = "a picture has no tokens: leave it out of the generation config"
+            read = {"encoder_repetition_penalty", "encoder_no_repeat_ngram_size"}
+            config.refuse_settings({f.name for f in dataclasses.fields(config)} - read, reason)
         ids = self._rows(ids)
         real = self._real(ids, mask)
         known = 1 if self.encodes else ids.shape[1]
@@ -133,7 +151,13 @@ class HFGenerator:
         self._fits(real, longest - known)
         most = self.rows[-1]
         pending = [
-            self._submit(ids[at : at + most], real[at : at + most], config, known, longest)
+            self._submit(
+                ids[at : at + most],
+                real[at : at + most],
+                config,
+                (known, longest),
+                None if images is None else images[at : at + most],
+            )
             for at in range(0, len(ids), most)
         ]
         return lambda: _output(pending, config, len(ids), known)
@@ -143,11 +167,14 @@ class HFGenerator:
         ids: Int[np.ndarray, "B S"],
         real: Bool[np.ndarray, "B S"],
         config: GenerationConfig,
-        known: int,
-        longest: int,
+        lengths: tuple[int, int],
+        images: Any,
     ) -> tuple[Any, Any, Any]:
-        """Starts the search for at most as many prompts as a program takes."""
-        B, S = ids.shape
+        """Starts the search for at most as many prompts as a program takes.
+
+        ``lengths`` are the known tokens of a text, and the most that it may have.
+        """
+        (B, S), (known, longest) = ids.shape, lengths
         rows, width = round_up(B, self.rows), round_up(S, self.lengths)
         steps = round_up(longest - known, self.lengths)
         plan = plan_of((*self.served, config), beams=config.num_beams)
@@ -162,6 +189,7 @@ class HFGenerator:
                 np.int32(S),
                 np.arange(rows) < B,
                 np.int32(config.decoder_start_token_id or 0),
+                None if images is None else np.pad(images, ((0, rows - B), *[(0, 0)] * 3)),
             ),
             values_of(
                 config,
@@ -187,11 +215,12 @@ class HFGenerator:
         steps: int,
     ) -> tuple[Any, Any, Any]:
         """Returns tokens with prompts ``[B M W]``, numbers of new tokens, and scores ``[B M]``."""
-        ids, real, width, rows, start = batch
+        ids, real, width, rows, start, images = batch
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
         limits = jnp.where(rows, most, 0)
         if self.encodes:
-            inputs = {"source": ids, "source_lengths": real}
+            tokens = {"source": ids, "source_lengths": real}
+            inputs = tokens if images is None else {"images": images}
             prompts, known = jnp.full((B, 1), start), jnp.int32(1)
             starts = jnp.zeros(B, jnp.int32)
             aligned = SearchPrompts(prompts, starts, limits, inputs)

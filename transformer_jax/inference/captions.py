@@ -1,7 +1,9 @@
 """Captioners as functions of files and of arrays of pixels."""
 
+import functools
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,14 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from transformer_jax.core.errors import (
+    ArgumentError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    plural,
+)
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.sources import (
     ArrayPictures,
     PictureFiles,
@@ -25,15 +34,18 @@ from transformer_jax.inference.generation_settings import (
     ConfigChoice,
     changes_of,
     generated,
-    refuse_hf,
+    is_hf,
     search_settings,
     warn_if_limited,
 )
+from transformer_jax.inference.hf_captions import HFCaptionGenerator
+from transformer_jax.inference.hf_generation import SEARCH_HERE
 from transformer_jax.inference.images import pictures_of
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import GeneratedText
 from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.visual.heat_maps import HeatMaps, word_maps
 
 __all__ = ["CaptionPredictor", "encoder_of"]
@@ -61,6 +73,7 @@ class CaptionPredictor(Predictor):
     Attributes:
         form: Preprocessing of pictures.
         captioner: Batched search on preprocessed pictures.
+        batch_size: Maximum number of pictures per batch with a folder's generation config.
     """
 
     def __init__(self, path: Path, checkpoint: str = "best"):
@@ -70,6 +83,9 @@ class CaptionPredictor(Predictor):
         fields = open_directory(path).read_config()
         self.form = pictures_of(fields, self.captioner.image)
         self._prepare_target = as_trained(path)
+        self._path, self._loaded, self.batch_size = path, loaded, 32
+        # Folders of transformers, and runs that were converted from one, have a generation config.
+        self._published = "published" in fields and "evaluation" not in fields
         usual = search_settings(path)
         # The length limit of a caption does not depend on the picture.
         self._usual = usual | {"max_len_a": 0.0}
@@ -88,11 +104,14 @@ class CaptionPredictor(Predictor):
                 list of these, or pixels ``[B, height, width, channels]``. Pictures of any size are
                 resized as in training.
             generation_config: Settings of the search; None is beam search with 4 beams, scores
-                normalized for length (Wu et al. 2016) and the length limit of the run.
+                normalized for length (Wu et al. 2016) and the length limit of the run. For a folder
+                of transformers it is ``"hf"``: the folder's generation config, as in
+                ``generate(do_sample=False)`` there.
             **settings: Settings of :class:`.GenerationConfig` that override these, such as
                 ``num_beams``, ``num_return_sequences`` (all but the best are ``alternatives``),
                 ``max_len_b``, or ``do_sample`` and ``num_beams=1`` with ``temperature``, ``top_k``,
-                ``top_p`` and ``seed``; None is ignored.
+                ``top_p`` and ``seed``; None is ignored. The last three lines are settings of the
+                search here, which replaces a folder's generation config; a line of the log says so.
 
         Raises:
             ArgumentError: The value is neither a path nor pixels.
@@ -101,12 +120,49 @@ class CaptionPredictor(Predictor):
             NumericsError: The model computed NaN or infinity.
         """
         one = _is_one(images)
-        search = self.search(generation_config, settings)
+        follows = self.follows_folder(generation_config, settings)
+        search = None if follows else self.search(generation_config, settings)
         pictures = [self.picture(each, i) for i, each in enumerate([images] if one else images, 1)]
-        with warn_if_limited(self.captioner, search):
-            done = self.captioner.translate(pictures, search)
-        found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
+        found: list[GeneratedText]
+        if search is None:
+            changes = changes_of(None, settings)
+            found = [generated(texts) for texts in self.folder_generator(pictures, changes)]
+            _warn_if_cut(found)
+        else:
+            with warn_if_limited(self.captioner, search):
+                done = self.captioner.translate(pictures, search)
+            found = [generated(each.hypotheses) for each in done]
         return found[0] if one else found
+
+    @functools.cached_property
+    def folder_generator(self) -> HFCaptionGenerator:
+        """The function from pictures to captions by the folder's generation config."""
+        return HFCaptionGenerator(self._path, self._loaded, batch=self.batch_size)
+
+    def follows_folder(self, generation_config: ConfigChoice, settings: Mapping[str, Any]) -> bool:
+        """Returns whether the generation config of the folder decides about a call.
+
+        Args:
+            generation_config: Settings of the search, as in a call.
+            settings: Further settings, as in a call.
+
+        Raises:
+            ConfigError: The generation config is neither a configuration, ``"hf"`` nor None.
+        """
+        if is_hf(generation_config):
+            return True
+        if generation_config is not None or not self._published:
+            return False
+        here = [name for name, value in settings.items()
+                if value is not None and name in SEARCH_HERE | {"do_sample"}]  # fmt: skip
+        if mesh_of(nnx.state(self.model)) is not None:
+            here.append("a mesh")
+        if here:
+            log(
+                f"{self._path}: its generation config is not applied, since transformers does not "
+                f"search with {', '.join(here)}"
+            )
+        return not here
 
     def search(self, generation_config: ConfigChoice, settings: dict[str, Any]) -> GenerationConfig:
         """Returns the search settings of a call.
@@ -114,8 +170,12 @@ class CaptionPredictor(Predictor):
         Raises:
             ConfigError: A setting is unknown or out of range.
         """
-        refuse_hf(generation_config, "captions")
-        return TRANSLATION.changed(**self._usual | changes_of(generation_config, settings))
+        usual = dict(self._usual)
+        if self._published:
+            positions = self.model.config.positions.max_length
+            own = self.folder_generator.generation_config
+            usual["max_len_b"] = own.longest(1, positions) - 1
+        return TRANSLATION.changed(**usual | changes_of(generation_config, settings))
 
     def attention(self, image: Image, target: str | None = None, **settings: Any) -> TextAttention:
         """Returns the attention weights of every layer and head for a picture.
@@ -128,6 +188,8 @@ class CaptionPredictor(Predictor):
         Raises:
             DataError: The picture cannot be read, or the caption is too long.
         """
+        if target is None and self.follows_folder(None, settings):
+            target, settings = str(self(image, **settings)), {}
         given = None if target is None else self._prepare_target(one_text(target, "target"))
         search = self.search(None, settings)
         return translation_attention(self.captioner, self.picture(image, 1), given, search)
@@ -179,6 +241,16 @@ class CaptionPredictor(Predictor):
             DataError: The picture cannot be read.
         """
         return centre_crop(self.form.square(source, index), self.form.size, self.form.size)
+
+
+def _warn_if_cut(captions: Sequence[GeneratedText]) -> None:
+    """Warns of captions that reached the length limit of a generation config."""
+    if cut := sum(caption.finish_reason == "length" for caption in captions):
+        warnings.warn(
+            f"{cut:,} of {plural(len(captions), 'caption')} reached the length limit of the "
+            f"generation config and may be truncated: raise max_length or max_new_tokens",
+            stacklevel=3,
+        )
 
 
 def _source(image: Any, number: int) -> PictureSource:

@@ -33,7 +33,7 @@ from transformer_jax.parallel.inference import mesh_of
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["HFTextGenerator"]
+__all__ = ["SEARCH_HERE", "HFTextGenerator"]
 
 
 class HFTextGenerator(TextGenerator[GenerationConfig]):
@@ -48,7 +48,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
     def __init__(
         self,
         path: Path,
-        kind: Literal["decoder", "encoder-decoder"],
+        kind: Literal["decoder", "encoder-decoder", "captioner"],
         loaded: Any,
         *,
         batch: int,
@@ -67,8 +67,10 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         # Read the run now; prepare weights and check the generation config at first use.
         self._fields, self._where, self._changes = run.read_config(), run.config, changes or {}
         self._model, self.tokenizer = loaded
-        self._encodes, self._batch = kind == "encoder-decoder", batch
-        self._prepare = source_as_trained(path) if self._encodes else as_trained(path, trim=False)
+        self._encodes, self._batch = kind != "decoder", batch
+        self._prepare = (
+            source_as_trained(path) if kind == "encoder-decoder" else as_trained(path, trim=False)
+        )
         self._first = first_token(run, self.tokenizer)
         # Texts of a model trained here begin with a start token.
         trained = "published" not in self._fields
@@ -165,15 +167,9 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
                 yield self._search(alike[start : start + self._batch], forced)
 
     def _search(self, batch: Sequence[GenerationSequence], config: GenerationConfig) -> Pending:
-        rows = [sequence.source or sequence.prompt_ids for sequence in batch]
-        width = max(map(len, rows))
-        ids = np.full((len(rows), width), self.tokenizer.pad, np.int32)
-        mask = np.zeros(ids.shape, np.int32)
-        for i, row in enumerate(rows):
-            columns = slice(0, len(row)) if self._encodes else slice(width - len(row), width)
-            ids[i, columns], mask[i, columns] = row, 1
-        wait = self._generator.submit(ids, mask, config)
-        prompt = 1 if self._encodes else width
+        ids, mask, images = self.inputs(batch)
+        wait = self._generator.submit(ids, mask, config, images)
+        prompt = 1 if self._encodes else ids.shape[1]
 
         positions = self._generator.positions.max_length
         most = config.longest(prompt, positions) - prompt
@@ -189,6 +185,19 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             }
 
         return found
+
+    def inputs(
+        self, batch: Sequence[GenerationSequence]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Returns the tokens of a batch, the mask of those that are no padding, and pictures."""
+        rows = [sequence.source or sequence.prompt_ids for sequence in batch]
+        width = max(map(len, rows))
+        ids = np.full((len(rows), width), self.tokenizer.pad, np.int32)
+        mask = np.zeros(ids.shape, np.int32)
+        for i, row in enumerate(rows):
+            columns = slice(0, len(row)) if self._encodes else slice(width - len(row), width)
+            ids[i, columns], mask[i, columns] = row, 1
+        return ids, mask, None
 
     def _sequence(
         self, index: int, text: str, config: GenerationConfig, direction: Direction
@@ -218,7 +227,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
 
 
 # Settings that search in transformers does not have.
-_OURS = {
+SEARCH_HERE = {
     *("top_k", "top_p", "min_p", "stop", "seed", "at_limit", "normalization", "max_len_a"),
     *("max_len_b", "allow_unk", "adapter", "temperature"),
 }
@@ -235,7 +244,7 @@ def _changed(config: GenerationConfig, changes: Mapping[str, Any]) -> Generation
         changes["temperature"] = 1.0
     # Sampling settings are refused in calls, and ignored in the file.
     changed = config.changed(**{**changes, "finishing": "hf", "do_sample": False})
-    taken = {field.name for field in dataclasses.fields(config)} - _OURS
+    taken = {field.name for field in dataclasses.fields(config)} - SEARCH_HERE
     reason = "generation_config hf is greedy or beam search, to a max_length: leave it out"
     changed.refuse_settings(taken, reason)
     return changed
