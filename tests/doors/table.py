@@ -437,7 +437,10 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "align",
     ),
     "computes from its own settings": ("laboratory", "complexity", "completion"),
-    "takes what an open door has prepared": ("CaptionPredictor.search",),
+    "takes what an open door has prepared": (
+        "CaptionPredictor.follows_folder",
+        "CaptionPredictor.search",
+    ),
     "a store that the package writes and checks by its own checksums": (
         "file store.json",
         "file data.jsonl",

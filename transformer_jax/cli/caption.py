@@ -66,8 +66,8 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
 
         predictor = CaptionPredictor(self.run, self.checkpoint)
         [paths] = readable_pictures(self, predictor.form.max_pixels, given)
-        follows = predictor.follows_folder(None, search)
-        describe, captioner = self.describe(predictor, follows, search), predictor.captioner
+        by_folder = predictor.follows_folder(None, search)
+        describe, captioner = self.describe(predictor, by_folder, search), predictor.captioner
         with TextOutput(self.output, self.input) as out:
             out.write(tsv("path", "rank", "score", "text") if self.tsv else b"")
             pictures = [
@@ -78,7 +78,7 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
             with show_progress(f"describing {plural(len(pictures), 'picture')}"):
                 for picture, hypotheses in zip(pictures, describe(pictures), strict=True):
                     texts.append(hypotheses[0].text)
-                    limited += follows and hypotheses[0].finish_reason == "length"
+                    limited += by_folder and hypotheses[0].finish_reason == "length"
                     rows = enumerate(hypotheses, 1)
                     table = [tsv(picture, rank, one.score, one.text) for rank, one in rows]
                     out.write(b"".join(table) if self.tsv else texts[-1].encode() + b"\n")
@@ -94,16 +94,16 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
         return 0
 
     def describe(
-        self, predictor: "CaptionPredictor", follows: bool, search: dict[str, Any]
+        self, predictor: "CaptionPredictor", by_folder: bool, search: dict[str, Any]
     ) -> Callable[[list[Any]], Iterator[Sequence["Continuation"]]]:
         """Returns the function from pictures to the captions of each, best first.
 
         Args:
             predictor: The captioner.
-            follows: Whether it follows the generation config of a folder.
+            by_folder: Whether it follows the generation config of a folder.
             search: The settings of the flags.
         """
-        if follows:
+        if by_folder:
             predictor.batch_size = self.batch_size
             return lambda pictures: predictor.folder_generator(pictures, search)
         captioner = predictor.captioner

@@ -120,8 +120,8 @@ class CaptionPredictor(Predictor):
             NumericsError: The model computed NaN or infinity.
         """
         one = _is_one(images)
-        follows = self.follows_folder(generation_config, settings)
-        search = None if follows else self.search(generation_config, settings)
+        by_folder = self.follows_folder(generation_config, settings)
+        search = None if by_folder else self.search(generation_config, settings)
         pictures = [self.picture(each, i) for i, each in enumerate([images] if one else images, 1)]
         found: list[GeneratedText]
         if search is None:

@@ -260,8 +260,7 @@ def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
     model = parse_model(data)
     if settings.family == "siglip":
         settings.names = {"pad": "</s>", "eos": "</s>", "unk": "<unk>"} | settings.names
-        lower = settings.flag("do_lower_case", True) is not False
-        return canonical_tokenizer(model, lowercase=lower)
+        return canonical_tokenizer(model, lowercase=bool(settings.flag("do_lower_case", True)))
     if settings.family in _LANGUAGES:
         codes = language_tokens(settings)
         backend = _numbered(model, *_NUMBERED[settings.family], codes)
