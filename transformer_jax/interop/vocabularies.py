@@ -270,9 +270,8 @@ def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
         return _numbered(model, *_NUMBERED[settings.family])
     if settings.family not in _EXTRA:
         prefixed = settings.flag("add_prefix_space", None)
-        if prefixed is not None:
-            model = model._replace(dummy_prefix=prefixed)
-        return piece_tokenizer(model)
+        first = model.dummy_prefix if prefixed is None else prefixed
+        return piece_tokenizer(model._replace(dummy_prefix=first))
     sentinels = sum("<extra_id_" in name for name in settings.listed())
     count = settings.count("extra_ids", sentinels or 100)
     backend = piece_tokenizer(model, extra=[f"<extra_id_{i}>" for i in reversed(range(count))])
