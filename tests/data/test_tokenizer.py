@@ -414,3 +414,15 @@ def test_t4_a_mutated_file_is_refused_or_still_works_and_a_checksum_tells(made, 
     if changed:
         with pytest.raises(DataError, match="not the tokenizer that is expected"):
             load_tokenizer(path, sha256=tokenizer.sha256)
+
+
+def test_byte_level_words_are_those_of_gpt2_in_texts_without_marks():
+    text = (
+        "They're 3rd-rate, isn't it? L'été\u00a0à  Gdańsk…\n\n\tdef f(x): return x**2  # 42 ❤️\n"
+        "日本語のテキスト。 Привет, мир! 한국어 a1b2 __init__ ²³ ½ \U0001f469\u200d\U0001f680 "
+    )
+    theirs = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ours = train_tokenizer("bpe", [text], 300)._backend.pre_tokenizer
+    assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text)
+    hindi = "हिन्दी किताब"
+    assert (len(ours.pre_tokenize_str(hindi)), len(theirs.pre_tokenize_str(hindi))) == (2, 11)

@@ -17,6 +17,10 @@ Counts = Mapping[str, int]
 Vocabulary = dict[str, int]
 Learn = Callable[[Counts, int, Special], Vocabulary]
 
+# The words of GPT-2 (Radford et al. 2019), whose letters keep their marks and joiners: tokens of
+# Hindi or Thai would end before each vowel sign.
+_LETTERS = "\\p{L}[\\p{L}\\p{M}\u200c\u200d]*"
+_WORDS = rf"'s|'t|'re|'ve|'m|'ll|'d| ?{_LETTERS}| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
 _BLANK = "▁"  # stands for a blank, as in SentencePiece
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
@@ -46,7 +50,9 @@ def byte_alphabet() -> list[str]:
 
 def _byte_level(model: models.Model, words: bool = True) -> Backend:
     backend = Backend(model)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    words_apart = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words_apart, level]) if words else level
     backend.decoder = decoders.ByteLevel()
     return backend
 
