@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.generation_settings import search_settings
 from transformer_jax.inference.hf_generation import _continuation
 from transformer_jax.recipes.scored_texts import beam_search
+from transformer_jax.recipes.tasks.fit import by_evaluate
+from transformer_jax.recipes.tasks.translation_task import decode_texts
 from transformer_jax.recipes.translation import EvaluateTranslator
 
 
@@ -136,7 +139,8 @@ def test_evaluate_obeys_the_limit_of_the_run_or_of_its_flags(short_run, lesson, 
     assert seq2seq.main(["evaluate", str(short_run), *files]) == 0
     out, err = capfd.readouterr()
     assert "sacreBLEU 100.0" not in out
-    assert "4 of 4 texts reached the length limit (3 tokens, at most 64) and may be cut" in err
+    limited = "4 of 4 texts reached the length limit (3 tokens, at most 64) and may be cut"
+    assert f"{limited}: raise --max-len-a or --max-len-b\n" in err
     assert seq2seq.main(["evaluate", str(short_run), *files, "--max-len-b", "60"]) == 0
     out, err = capfd.readouterr()
     assert "sacreBLEU 100.0" in out
@@ -159,3 +163,34 @@ def test_an_end_that_a_generation_config_forces_does_not_tell_that_a_text_ended(
         for ids in ([5, 6, 3], [5, 3, 0], [5, 6, 7])
     ]
     assert reasons == ["length", "end", "length"]
+
+
+def _decode(setting):
+    """Texts that reach their limit, as a task decodes them."""
+
+    class Limited:
+        counts: ClassVar[dict[str, int]] = {"cut": 0, "limited": 0}
+
+        def translate(self, sources, *, directions):
+            self.counts["limited"] = 1
+            return []
+
+        def limit_note(self, count, lines):
+            return "limited"
+
+    decode_texts(Limited(), ["a"], *([setting] if setting else []))
+
+
+@pytest.mark.parametrize(
+    ("setting", "in_training", "in_evaluate"),
+    [
+        (None, "evaluation.max_len_a or evaluation.max_len_b", "--max-len-a or --max-len-b"),
+        ("evaluation.max_length", "evaluation.max_length", "--max-len-b"),
+    ],
+)
+def test_a_limit_has_the_name_of_the_door_that_was_used(capsys, setting, in_training, in_evaluate):
+    _decode(setting)
+    assert capsys.readouterr().err == f"limited: raise {in_training}\n"
+    with by_evaluate():
+        _decode(setting)
+    assert capsys.readouterr().err == f"limited: raise {in_evaluate}\n"

@@ -181,4 +181,5 @@ def warn_if_limited(translator: "LineTranslator", search: GenerationConfig) -> I
     )
     if limited:
         note = translator.limit_note(limited, lines, search.limit)
-        warnings.warn(f"{note}: raise max_len_a or max_len_b", stacklevel=4)
+        names = "max_len_a or max_len_b" if search.limit.max_len_a else "max_len_b"
+        warnings.warn(f"{note}: raise {names}", stacklevel=4)

@@ -23,7 +23,7 @@ from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe, recipe_of
 from transformer_jax.recipes.settings import ExampleBatches, TokenizerConfig, Trained, start_config
 from transformer_jax.recipes.sizing import changed_settings, from_size
-from transformer_jax.recipes.tasks.fit import allowing
+from transformer_jax.recipes.tasks.fit import allowing, by_evaluate
 from transformer_jax.runs.config_guard import latest_manifest
 from transformer_jax.runs.manifest import steps as checkpoint_steps
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
@@ -225,7 +225,8 @@ def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
 
 def evaluate(request: Any, directory: RunDirectory) -> int:
     """Evaluates a run, prints the results, and returns the exit code."""
-    with allowing(unknown=True):  # score texts even if they have unknown words
+    # Score texts even if they have unknown words.
+    with allowing(unknown=True), by_evaluate():
         return recipe_of(directory).evaluate(request, directory)
 
 

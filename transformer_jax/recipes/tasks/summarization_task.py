@@ -34,7 +34,7 @@ from transformer_jax.training.task import Task
 __all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
 
 _NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-_LIMIT = "evaluation.max_length (max_len_b of evaluate)"
+_LIMIT = "evaluation.max_length"
 
 
 @dataclasses.dataclass(frozen=True)

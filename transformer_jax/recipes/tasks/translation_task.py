@@ -30,7 +30,13 @@ from transformer_jax.recipes.tasks.directions import (
     plan_of,
     store_lacks,
 )
-from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
+from transformer_jax.recipes.tasks.fit import (
+    Side,
+    check_restored,
+    describe_unknown,
+    is_by_evaluate,
+    log_scored,
+)
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
@@ -55,6 +61,12 @@ __all__ = [
     "validation_batching",
 ]
 
+_LIMIT = "evaluation.max_len_a or evaluation.max_len_b"
+# The flags of ``evaluate`` for the settings of length limits.
+_FLAGS_OF_EVALUATE = {
+    _LIMIT: "--max-len-a or --max-len-b",
+    "evaluation.max_length": "--max-len-b",
+}
 _WIDEST = 160  # maximum number of characters of a sentence to print
 
 
@@ -296,7 +308,7 @@ def decode_pairs(translator: "Translator", pairs: Pairs) -> list[str]:
 def decode_texts(
     translator: "Translator",
     sources: Sequence[Any],
-    setting: str = "max_len_a or max_len_b",
+    setting: str = _LIMIT,
     directions: "Directions" = DEFAULT_DIRECTION,
 ) -> list[str]:
     """Returns the best text for each source; logs how many sources and texts were truncated.
@@ -304,7 +316,7 @@ def decode_texts(
     Args:
         translator: The model to translate with.
         sources: The source texts.
-        setting: The setting that raises the limit, for the message.
+        setting: The setting of a run that raises the limit, for the message.
         directions: The direction of all sources, or one per source.
     """
     before = translator.counts.copy()
@@ -312,6 +324,8 @@ def decode_texts(
     if count := translator.counts["cut"] - before["cut"]:
         log(translator.cut_note(count, len(texts)))
     if count := translator.counts["limited"] - before["limited"]:
+        if is_by_evaluate():
+            setting = _FLAGS_OF_EVALUATE[setting]
         log(f"{translator.limit_note(count, len(texts))}: raise {setting}")
     return texts
 
