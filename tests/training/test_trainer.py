@@ -356,6 +356,14 @@ def test_all_that_a_run_reads_is_the_same_when_it_is_resumed(tmp_path, changed, 
     trainer(tmp_path, tr_task(valid={"valid": tr_data()})).fit(steps=4)
 
 
+def test_changed_test_data_are_told_when_a_run_is_resumed(tmp_path, capsys):
+    told = f"{tmp_path}: the test data (a) have changed since the run began: scores are those of"
+    for steps, tests in ((2, {"the test data (a)": "1"}), (3, {"the test data (a)": "2"})):
+        assert told not in capsys.readouterr().err
+        trainer(tmp_path, tr_task(tests=tests)).fit(steps=steps)
+    assert told in capsys.readouterr().err
+
+
 def test_missing_records_are_told_when_a_run_is_resumed(tmp_path, caplog):
     trainer(tmp_path).fit(steps=2)
     whole = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -228,7 +228,10 @@ def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
 
 
 def file_identity(files: list[pathlib.Path], where: str, *options: object) -> str:
-    """The identity, by size and time, of files that are too large to hash."""
+    """The identity, by size and times, of files that are too large to hash.
+
+    The time of the last change of a file's entry is one of them, since others can be set at will.
+    """
     seen = []
     for file in files:
         try:
@@ -242,8 +245,8 @@ def file_identity(files: list[pathlib.Path], where: str, *options: object) -> st
         if file.is_dir():
             raise DataError(f"{where} {file}: this is a folder; a file is needed")
         refuse_pipe(file, where)
-        seen.append((str(file.resolve()), said.st_size, said.st_mtime_ns))
-    if not any(size for _, size, _ in seen):
+        seen.append((str(file.resolve()), said.st_size, said.st_mtime_ns, said.st_ctime_ns))
+    if not any(size for _, size, *_ in seen):
         raise DataError(f"{where} {files[0]}: no text: it is empty")
     return hashlib.sha256(repr((seen, options)).encode()).hexdigest()
 

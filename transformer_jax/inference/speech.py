@@ -10,6 +10,7 @@ from flax import nnx
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import Normalization, check_features, read_features
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
@@ -118,7 +119,11 @@ class SpeechPredictor(Predictor):
         refuse_hf(generation_config, "transcripts")
         changes = changes_of(generation_config, settings)
         search = TRANSLATION.changed(**self._usual | changes)
-        recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]
+        recordings, bad = [], BadRows("the recordings", what="recording")
+        for i, each in enumerate(given, 1):
+            with bad:
+                recordings.append(self._recording(each, i))
+        bad.check(len(recordings))
         with warn_if_limited(self._transcriber, search):
             done = self._transcriber.translate(recordings, search)
         found: list[GeneratedText] = [generated(each.hypotheses) for each in done]

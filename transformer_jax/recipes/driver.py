@@ -1,12 +1,13 @@
 """The common work of recipes: creates, reads and trains runs."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
+from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
@@ -25,6 +26,7 @@ from transformer_jax.recipes.settings import ExampleBatches, TokenizerConfig, Tr
 from transformer_jax.recipes.sizing import changed_settings, from_size
 from transformer_jax.recipes.tasks.fit import allowing, by_evaluate
 from transformer_jax.runs.config_guard import latest_manifest
+from transformer_jax.runs.data_guard import content_checksum
 from transformer_jax.runs.manifest import steps as checkpoint_steps
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
 from transformer_jax.training.settings import check_warmup
@@ -190,8 +192,12 @@ def train(run: Any, directory: RunDirectory, data: Any) -> int:
 
 def make_task(run: Any, directory: RunDirectory, tokenizer: Any, data: Any) -> Task:
     """Returns the task of a run, with its start, trained parameters and settings."""
-    recipe = get_recipe(run.recipe)
-    return with_start(recipe.make_task(run, directory, tokenizer, data), run, tokenizer)
+    task = get_recipe(run.recipe).make_task(run, directory, tokenizer, data)
+    sums = {}
+    for name, part in getattr(data, "tests", {}).items():
+        with contextlib.suppress(DataError):  # told at the end, so that no trained model is lost
+            sums[f"the test data ({name})"] = content_checksum(part)
+    return with_start(dataclasses.replace(task, tests=sums), run, tokenizer)
 
 
 def with_start(task: Task, run: Any, tokenizer: Any) -> Task:

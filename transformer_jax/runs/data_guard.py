@@ -1,41 +1,99 @@
 """Compares the data of a resumed run with the checksums in its checkpoints' manifests."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.core.errors import DataError
+import numpy as np
 
-__all__ = ["refuse_changed_data"]
+from transformer_jax.core.errors import DataError
+from transformer_jax.core.task_progress import log
+
+__all__ = ["content_checksum", "refuse_changed_data"]
+
+_PLACES = ("name", "lines", "counts")  # fields that say where data are, for messages
 
 
 def refuse_changed_data(
-    run: Path, said: Mapping[str, Any], fingerprints: Sequence[str], inputs: Mapping[str, str]
+    run: Path, said: Mapping[str, Any], now: Mapping[str, Any], earlier: Sequence[str] = ()
 ) -> None:
     """Refuses to resume a run on other data than it began with, however they are read.
 
+    Other test data are told in a line: training does not depend on them.
+
     Args:
-        run: The run directory, for the message.
-        said: The manifest's ``data``; manifests of earlier versions have no ``inputs``.
-        fingerprints: Checksums of the training data, in this version and in earlier ones.
-        inputs: Checksums of all else that the run reads, by name, such as "the validation data".
+        run: The run directory, for messages.
+        said: The manifest's ``data``: ``fingerprint`` of the training data; ``inputs`` and
+            ``tests``, checksums of what else the run reads, by name, such as "the validation data".
+            Manifests of earlier versions have the first alone.
+        now: The same of the data that are there now. A name that only one of both has is no change.
+        earlier: Checksums of the training data as earlier versions computed them.
 
     Raises:
-        DataError: One of the checksums differs.
+        DataError: A checksum of training, validation or an input differs.
 
     Example:
-        >>> data = {"fingerprint": "a", "inputs": {"the validation data": "b"}}
-        >>> refuse_changed_data(Path("runs/a"), data, ["a"], {"the validation data": "c"})
+        >>> was, now = ({"fingerprint": "a", "inputs": {"the rewards": sum}} for sum in "bc")
+        >>> refuse_changed_data(Path("runs/a"), was, now)
         Traceback (most recent call last):
         ...
-        transformer_jax.core.errors.DataError: runs/a: the validation data have changed since the \
-run began: restore them, or begin a new run
+        transformer_jax.core.errors.DataError: runs/a: the rewards have changed since the run \
+began: restore them, or begin a new run
     """
     was = said["fingerprint"]
-    checked = [("the training data", was, was if was in fingerprints else fingerprints[0])]
-    checked += [(name, was, inputs.get(name, was)) for name, was in said.get("inputs", {}).items()]
-    for name, was, now in checked:
-        if was != now:
-            raise DataError(
-                f"{run}: {name} have changed since the run began: restore them, or begin a new run"
-            )
+    named = [("the training data", was, was if was in earlier else now["fingerprint"])]
+    for kind in ("inputs", "tests"):
+        found = now.get(kind, {})
+        named += [(name, was, found.get(name, was)) for name, was in said.get(kind, {}).items()]
+    for name, was, found in named:
+        if was == found:
+            continue
+        if name in said.get("tests", {}):
+            log(f"{run}: {name} have changed since the run began: scores are those of the new ones")
+            continue
+        raise DataError(
+            f"{run}: {name} have changed since the run began: restore them, or begin a new run"
+        )
+
+
+def content_checksum(value: object) -> str:
+    """Returns the checksum of texts, numbers and arrays in nested containers and dataclasses.
+
+    Functions and other objects count as their type, and fields that say where data are do not.
+
+    Raises:
+        DataError: A text that is read in parts cannot be read.
+
+    Example:
+        >>> content_checksum(["a", "b"]) == content_checksum(("a", "b"))
+        True
+        >>> content_checksum(["a", "b"]) == content_checksum(["ab"])
+        False
+    """
+    told = hashlib.sha256()
+    _update(told, value)
+    return told.hexdigest()[:16]
+
+
+def _update(told: Any, value: object) -> None:
+    if isinstance(value, str | bytes | int | float | None):
+        told.update(f"{type(value).__name__} {value!r};".encode("utf-8", "surrogatepass"))
+    elif isinstance(value, np.ndarray):
+        told.update(f"array {value.dtype} {value.shape};".encode())
+        told.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, list | tuple):
+        told.update(f"list {len(value)};".encode())
+        for item in value:
+            _update(told, item)
+    elif isinstance(value, Mapping):
+        _update(told, [[str(key), item] for key, item in value.items()])
+    elif dataclasses.is_dataclass(value) and isinstance(value, Iterable):  # texts read in parts
+        for item in value:
+            _update(told, item)
+    elif dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.name not in _PLACES]
+        _update(told, [[name, getattr(value, name)] for name in names])
+    else:
+        told.update(f"{type(value).__name__};".encode())

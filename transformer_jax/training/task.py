@@ -65,11 +65,6 @@ class Data(NamedTuple):
     threads: int = 1
     earlier_fingerprints: tuple[str, ...] = ()
 
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        """The checksum, in this version and in earlier ones."""
-        return self.fingerprint, *self.earlier_fingerprints
-
     @classmethod
     def of(
         cls,
@@ -118,6 +113,7 @@ class Task:
             validation sets.
         inputs: Checksums of what else the run reads, by name for messages, such as a file with a
             reward function; a run refuses to resume with different ones.
+        tests: Checksums of test data by name; a run that is resumed tells a change.
 
     Raises:
         ConfigError: ``valid`` is no mapping.
@@ -142,6 +138,7 @@ class Task:
     settings: Any = None
     means: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tests: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.valid, Mapping):
@@ -153,6 +150,15 @@ class Task:
         title = lambda name: "the validation data" + (f" ({name})" if name != "valid" else "")
         held = {title(name): data.fingerprint for name, data in self.valid.items()}
         return {name: value for name, value in {**held, **self.inputs}.items() if value}
+
+    def describe_data(self) -> dict[str, Any]:
+        """Returns the checksums for the manifests of checkpoints."""
+        return {
+            "fingerprint": self.train.fingerprint,
+            "steps_per_epoch": self.train.plan.steps_per_epoch,
+            "inputs": self.checksums,
+            "tests": dict(self.tests),
+        }
 
 
 def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:

@@ -284,7 +284,7 @@ class Trainer(Configuration, group="training"):
 
     def _checkpointer(self, scheme: str | None) -> Checkpointer:
         """Returns the checkpointer of the run, with the fields of its manifests."""
-        task, plan = self.task, self.task.train.plan
+        task = self.task
         key = {"seed": self.seed, "impl": _impl()} | ({} if scheme is None else {"scheme": scheme})
         return Checkpointer(
             self.run.checkpoints,
@@ -293,11 +293,7 @@ class Trainer(Configuration, group="training"):
                 "config": self.run.read_config(),
                 "tokenizer": None if task.tokenizer is None else task.tokenizer.sha256,
                 "template": self.run.template_digest(),
-                "data": {
-                    "fingerprint": task.train.fingerprint,
-                    "steps_per_epoch": plan.steps_per_epoch,
-                    "inputs": task.checksums,
-                },
+                "data": task.describe_data(),
                 "key": key,
             },
         )
@@ -312,7 +308,8 @@ class Trainer(Configuration, group="training"):
         restored, frozen = found
         manifest, path = restored.manifest, self.run.path
         tokenizer, task = self.task.tokenizer, self.task
-        refuse_changed_data(path, manifest["data"], task.train.fingerprints, task.checksums)
+        earlier = task.train.earlier_fingerprints
+        refuse_changed_data(path, manifest["data"], task.describe_data(), earlier)
         if tokenizer is not None and manifest["tokenizer"] != tokenizer.sha256:
             raise CheckpointError(f"{path}: tokenizer.json has changed since the run began")
         if manifest["key"]["impl"] != _impl():

@@ -235,7 +235,8 @@ def test_runs_of_earlier_versions_know_files_by_path_and_size(pets, tmp_path):
     files = [f"{path}\0{os.stat(path).st_size}".encode() for path in table.pictures.paths]
     arrays = [table.rows, *(np.frombuffer(file, np.uint8) for file in files)]
     began = {"fingerprint": fingerprint(plan.fingerprint, arrays)}
-    refuse_changed_data(tmp_path, began, data.fingerprints, {})
-    refuse_changed_data(tmp_path, {"fingerprint": data.fingerprint}, data.fingerprints, {})
+    now, earlier = {"fingerprint": data.fingerprint}, data.earlier_fingerprints
+    refuse_changed_data(tmp_path, began, now, earlier)
+    refuse_changed_data(tmp_path, now, now, earlier)
     with pytest.raises(DataError, match="the training data have changed"):
-        refuse_changed_data(tmp_path, {"fingerprint": "other"}, data.fingerprints, {})
+        refuse_changed_data(tmp_path, {"fingerprint": "other"}, now, earlier)

@@ -367,6 +367,9 @@ def test_bad_recordings_of_a_command_come_at_once(speech, trained, tmp_path, com
     assert (code, out) == (3, [])
     assert "transcribe: 2 bad recordings: correct them" in err
     assert all(f"{path}: no WAV file that can be read" in err for path in bad)
+    with pytest.raises(DataError, match="the recordings: all 2 bad recordings: correct") as error:
+        tj.load(trained)(bad)
+    assert [line.split(": ")[0] for line in error.value.lines[1:]] == bad
     manifest = tmp_path / "m.tsv"
     manifest.write_text("".join(f"{path}\ta\n" for path in [*bad, speech / "test0.npy"]))
     code, out, err = command("evaluate", trained, "--manifest", manifest)
