@@ -72,28 +72,28 @@ def content_checksum(value: object) -> str:
         >>> content_checksum(["a", "b"]) == content_checksum(["ab"])
         False
     """
-    told = hashlib.sha256()
-    _update(told, value)
-    return told.hexdigest()[:16]
+    digest = hashlib.sha256()
+    _update(digest, value)
+    return digest.hexdigest()[:16]
 
 
-def _update(told: Any, value: object) -> None:
+def _update(digest: Any, value: object) -> None:
     if isinstance(value, str | bytes | int | float | None):
-        told.update(f"{type(value).__name__} {value!r};".encode("utf-8", "surrogatepass"))
+        digest.update(f"{type(value).__name__} {value!r};".encode("utf-8", "surrogatepass"))
     elif isinstance(value, np.ndarray):
-        told.update(f"array {value.dtype} {value.shape};".encode())
-        told.update(np.ascontiguousarray(value).tobytes())
+        digest.update(f"array {value.dtype} {value.shape};".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, list | tuple):
-        told.update(f"list {len(value)};".encode())
+        digest.update(f"list {len(value)};".encode())
         for item in value:
-            _update(told, item)
+            _update(digest, item)
     elif isinstance(value, Mapping):
-        _update(told, [[str(key), item] for key, item in value.items()])
+        _update(digest, [[str(key), item] for key, item in value.items()])
     elif dataclasses.is_dataclass(value) and isinstance(value, Iterable):  # texts read in parts
         for item in value:
-            _update(told, item)
+            _update(digest, item)
     elif dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in _PLACES]
-        _update(told, [[name, getattr(value, name)] for name in names])
+        _update(digest, [[name, getattr(value, name)] for name in names])
     else:
-        told.update(f"{type(value).__name__};".encode())
+        digest.update(f"{type(value).__name__};".encode())
