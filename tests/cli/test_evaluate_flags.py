@@ -110,18 +110,18 @@ def test_columns_fields_and_bad_rows_are_flags_of_evaluate_as_messages_advise(
 
 
 def test_evaluate_has_each_reading_option_that_a_message_of_its_readers_names():
-    """Options that a run has, and that errors in its files of text advise, are flags."""
+    """Options that a run has, and that errors in its files advise, are flags."""
     option = re.compile(
         r"(?:name \w+ (?:with|by)|choose two with|give) (?:--)?data\.read\.([\w-]+)"
     )
     sources = "".join(path.read_text() for path in (ROOT / "transformer_jax/data").glob("*.py"))
     advised = {name.replace("-", "_") for name in option.findall(sources)}
-    advised |= {"bad_rows", "text", "text_pair", "label", "tag"}
+    advised |= {"bad_rows", "text", "text_pair", "label", "tag", "image"}
     assert {"columns", "fields", "field", "format"} <= advised
     for recipe in map(get_recipe, RECIPES):
         read = getattr(getattr(recipe.config, "data", None), "read", None)
-        of_text = type(read).__module__.rpartition(".")[0] == "transformer_jax.data"
-        if recipe.evaluation is not None and of_text:
+        # Recordings are scored all, or none.
+        if recipe.evaluation is not None and read is not None and not recipe.reads_features:
             options = {field.name for field in dataclasses.fields(read)} & advised
             flags = {flag.replace("-", "_") for flag in flags_of(evaluation_flags(recipe.name))}
             assert {f"data.read.{one}" for one in options} <= flags, recipe.name

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.doors.readers import write_recording
+from tests.doors.readers import write_picture, write_recording
 from transformer_jax.data.conversations import ChatOptions, read_conversations
 from transformer_jax.data.documents import TextOptions, read_texts
+from transformer_jax.data.images.data import ImageReadOptions, open_table
 from transformer_jax.data.labeled import LabeledOptions, read_labeled
 from transformer_jax.data.preferences import PreferenceOptions, read_preferences
 from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
@@ -51,6 +52,7 @@ class Rows:
     def write(self, folder: Path, kinds: str) -> str:
         """Writes rows by their kinds: g is good, b is bad, m has more; returns the path."""
         write_recording(folder / "a.wav")
+        write_picture(folder / "a.png")
         rows = {"g": self.good, "b": self.bad, "m": self.more}
         head = self.more_head if "m" in kinds else self.head
         path = folder / self.file
@@ -105,6 +107,10 @@ def _chats(path: str, policy: Any) -> list[Any]:
     messages = [one.messages for one in read]
     unread.report()  # as when a store is built
     return messages
+
+
+def _pictures(path: str, policy: Any) -> list[Any]:
+    return open_table(path, ImageReadOptions(bad_rows=policy), "").texts
 
 
 def _recordings(path: str, policy: Any) -> list[Any]:
@@ -213,9 +219,16 @@ ROWS: dict[str, Rows] = {
         "a.jsonl", _recordings, lines({"path": "a.wav", "text": "one"}), lines({"path": "a.wav"}),
         lines({"path": "a.wav", "text": "one"} | _MORE), "key not read: id",
     ),
+    "pictures in a CSV or TSV table": Rows(
+        "a.tsv", _pictures, lines("a.png\tone"), lines("\ttwo"), lines("a.png\tone\tnote"),
+        "column not read: remark", "image\tlabel\n", "image\tlabel\tremark\n",
+    ),
+    "pictures in a JSONL table": Rows(
+        "a.jsonl", _pictures, lines({"image": "a.png", "label": "one"}),
+        lines({"image": "a.png", "label": ""}),
+        lines({"image": ["a.png", "a.png"], "label": "one"}), "2 pictures",
+    ),
 }  # fmt: skip
-# Files with another form.
-QUESTIONS = "questions"
 
 
 def squad(rows: Sequence[tuple[str, str]]) -> str:

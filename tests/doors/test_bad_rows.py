@@ -30,8 +30,6 @@ EXEMPT = NO_ROWS | {
     "prompts in lines or JSONL": "read as prompts to learn from; each has a line of output",
     "requests": "every request has a line of output: none is left out",
     "pictures in class folders": "a picture that cannot be decoded: tests/data/images",
-    "pictures in a CSV or TSV table": "a picture that cannot be decoded: tests/data/images",
-    "pictures in a JSONL table": "a picture that cannot be decoded: tests/data/images",
     "pictures in arrays": "one array, which is damaged as a whole",
     "analogy questions": "questions of a test: a score over a part would be another",
     "similar words": "pairs of a test: a score over a part would be another",

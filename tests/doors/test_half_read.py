@@ -19,8 +19,6 @@ EXEMPT = NO_ROWS | {
     "prompts in lines or JSONL": "read as prompts to learn from",
     "requests": "a key that is no setting is refused",
     "pictures in class folders": "a file is a picture, or is counted: tests/data/images",
-    "pictures in a CSV or TSV table": "columns are chosen by name: tests/data/images",
-    "pictures in a JSONL table": "a second picture is refused: tests/data/images",
     "pictures in arrays": "arrays are chosen by name: tests/data/images",
     "analogy questions": "four words in a line; other lines are refused",
     "similar words": "two words and a number in a line; other lines are refused",

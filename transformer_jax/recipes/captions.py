@@ -29,6 +29,7 @@ from transformer_jax.recipes.pictures import (
     refuse_mixtures,
     scored_pictures,
 )
+from transformer_jax.recipes.read_flags import PictureFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
@@ -81,7 +82,7 @@ class CaptionRun(Adapted, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateCaptions(SearchFlags):
+class EvaluateCaptions(SearchFlags, PictureFlags):
     """Print exact matches, sacreBLEU, CIDEr-D and ROUGE-L of the captions of pictures."""
 
     images: Annotated[str | None, Flag("data.images")] = None
@@ -224,7 +225,7 @@ class Captions(Recipe):
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.caption_task import score_captions
 
-        run, search = read(directory), beam_search(request)
+        run, search = with_read_flags(read(directory), request), beam_search(request)
         if request.images is None:
             _, parts = scored_pictures(run, self.open_data, request.run)
         else:

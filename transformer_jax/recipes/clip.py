@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.config_fields import Configuration, Count, Flag
+from transformer_jax.core.config_fields import Count, Flag
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
@@ -30,6 +30,7 @@ from transformer_jax.recipes.pictures import (
     refuse_mixtures,
     scored_pictures,
 )
+from transformer_jax.recipes.read_flags import PictureFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -67,7 +68,7 @@ class ClipRun(Cached, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluatePairs(Configuration, group="--"):
+class EvaluatePairs(PictureFlags):
     """Print recall at 1, 5 and 10 of texts by pictures and of pictures by texts."""
 
     images: Annotated[str | None, Flag("data.images")] = None
@@ -200,7 +201,7 @@ class Clip(Recipe):
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
-        run = read(directory)
+        run = with_read_flags(read(directory), request)
         if request.images is None:
             _, parts = scored_pictures(run, self.open_data, request.run)
         else:

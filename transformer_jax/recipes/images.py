@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from transformer_jax.core.config_fields import Configuration, Count, Flag, Rate
+from transformer_jax.core.config_fields import Count, Flag, Rate
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.data import ImageData, ImageSplits, open_images, open_table
@@ -19,6 +19,7 @@ from transformer_jax.recipes.pictures import (
     scored_pictures,
 )
 from transformer_jax.recipes.publishing import with_heads
+from transformer_jax.recipes.read_flags import PictureFlags, changed_options, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -59,7 +60,7 @@ class ImageRun(Cached, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateImages(Configuration, group="--"):
+class EvaluateImages(PictureFlags):
     """Print accuracy, top-5 accuracy and macro-F1 of labeled pictures."""
 
     data: Annotated[str | None, Flag("data.images", also=("data.test",))] = None
@@ -170,11 +171,12 @@ class Images(Recipe):
 
         predictor = ImagePredictor(directory.path, request.checkpoint)
         if request.data is not None:
-            options = _stored_data(directory).read
+            options = changed_options(_stored_data(directory).read, request)
             splits = ImageSplits(open_table(request.data, options, "--data.images"), read=options)
             parts = {"data": splits.train}
         else:
-            splits, parts = scored_pictures(read(directory), self.open_data, request.run)
+            run = with_read_flags(read(directory), request)
+            splits, parts = scored_pictures(run, self.open_data, request.run)
         stores = open_stores(splits, predictor.form)
         scores = {
             name: image_scores(predictor.scores, stores[id(part.pictures)], part, predictor.labels)

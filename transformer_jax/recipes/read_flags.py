@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 from transformer_jax.core.config_fields import Configuration, Count, Flag
 from transformer_jax.data.bad_rows import BadRowPolicy
 
-__all__ = ["ColumnFlags", "FieldFlag", "FieldsFlag", "RowFlags", "with_read_flags"]
+__all__ = [
+    "ColumnFlags",
+    "FieldFlag",
+    "FieldsFlag",
+    "PictureFlags",
+    "RowFlags",
+    "changed_options",
+    "with_read_flags",
+]
 
 _SETTING = "data.read."
 
@@ -46,6 +54,16 @@ class ColumnFlags(FieldsFlag):
     """Format of a file of pairs; auto is by its extension, None the run's setting."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PictureFlags(RowFlags):
+    """Flags for tables and arrays of pictures."""
+
+    image: Annotated[str | None, Flag("data.read.image")] = None
+    """Column, field or array of the pictures; None is the run's setting."""
+    text: Annotated[str | None, Flag("data.read.text")] = None
+    """Column, field or array of the texts; None is the run's setting."""
+
+
 def with_read_flags(run: Any, request: Any) -> Any:
     """Returns a run with the reading options that the flags of a request give.
 
@@ -59,6 +77,14 @@ def with_read_flags(run: Any, request: Any) -> Any:
         >>> with_read_flags(run, ColumnFlags(columns=(2, 1))).data.read.columns
         (2, 1)
     """
+    read = changed_options(run.data.read, request)
+    if read == run.data.read:
+        return run
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, read=read))
+
+
+def changed_options(read: Any, request: Any) -> Any:
+    """Returns reading options as :func:`with_read_flags`."""
     hints = typing.get_type_hints(type(request), include_extras=True)
     named = (
         name
@@ -67,7 +93,4 @@ def with_read_flags(run: Any, request: Any) -> Any:
         if isinstance(mark, Flag) and (mark.name or "").startswith(_SETTING)
     )
     given = {name: value for name in named if (value := getattr(request, name)) is not None}
-    if not given:
-        return run
-    read = dataclasses.replace(run.data.read, **given)
-    return dataclasses.replace(run, data=dataclasses.replace(run.data, read=read))
+    return dataclasses.replace(read, **given) if given else read
