@@ -1,0 +1,210 @@
+"""Unknown is told: the share of unknown text, by characters, per side and direction.
+
+Training is refused above half, before any work, however the text comes in; ``evaluate`` tells it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors import table
+from tests.doors.readers import Form
+from transformer_jax.core.errors import DataError
+from transformer_jax.data.added_tokens import add_tokens, tag_languages
+from transformer_jax.data.chat.encoding import ChatEncoder
+from transformer_jax.data.chat.store import build_chats
+from transformer_jax.data.chat.template import named_template, special_tokens
+from transformer_jax.data.conversations import read_conversations
+from transformer_jax.data.documents import TextOptions, read_texts
+from transformer_jax.data.images.data import ImageReadOptions, ImageSplits, open_table
+from transformer_jax.data.labeled import LabeledOptions, LabeledSplits, read_labeled
+from transformer_jax.data.preferences import PreferenceSplits, read_preferences
+from transformer_jax.data.sources import Files, PairData, Splits, read_pairs, with_languages
+from transformer_jax.data.speech.manifest import read_manifest
+from transformer_jax.data.speech.recordings import SpeechSplits
+from transformer_jax.data.summaries import SummarySplits, read_summaries
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.models.config import EmbeddingConfig, FeatureConfig, TransformerConfig
+from transformer_jax.models.presets import vit
+from transformer_jax.recipes.tasks.batching import TokenCache
+from transformer_jax.recipes.tasks.caption_task import captioning
+from transformer_jax.recipes.tasks.contrast_task import Towers, contrast
+from transformer_jax.recipes.tasks.fit import allowing, log_scored
+from transformer_jax.recipes.tasks.instruction_task import log_chats
+from transformer_jax.recipes.tasks.labeled import labeled
+from transformer_jax.recipes.tasks.language_model_task import build_text_store
+from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
+from transformer_jax.recipes.tasks.on_policy_task import PromptRows
+from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
+from transformer_jax.recipes.tasks.speech_task import speech_recognition
+from transformer_jax.recipes.tasks.summarization_task import summarization
+from transformer_jax.recipes.tasks.translation_task import translation
+
+LAW = 4
+KINDS = ("reader",)
+
+GREEK = [f"{text} {text}" for text in ("αβγδ", "εζηθ", "ικλμ", "νξοπ", "ρστυ", "φχψω")]
+LATIN = "abcdefghijklmnopqrstuvwxyz 0123456789"
+LETTERS = train_tokenizer("characters", [LATIN] * 2, 60)
+WORDS = train_tokenizer("wordpiece", [LATIN] * 2, 120, special=BERT_SPECIAL)
+CONFIG = TransformerConfig(vocab_size=LETTERS.vocab_size, d_model=8)
+ENCODER = dataclasses.replace(CONFIG, vocab_size=WORDS.vocab_size, decoder_layers=0)
+
+
+def _pairs(path: Path) -> None:
+    translation(Splits(read_pairs(Files(pairs=str(path))), None, {}), CONFIG, LETTERS)
+
+
+def _aligned(path: Path) -> None:
+    files = Files(str(path), str(path.with_name("target.txt")))
+    translation(Splits(read_pairs(files), None, {}), CONFIG, LETTERS)
+
+
+def _directions(pairs: Any) -> None:
+    pairs = read_pairs(Files(pairs=pairs))
+    tokenizer = tag_languages(LETTERS, dict.fromkeys(pairs.directions))
+    translation(Splits(pairs, None, {}), CONFIG, tokenizer)
+
+
+def _summaries(path: Path) -> None:
+    pytest.importorskip("rouge_score")
+    summarization(SummarySplits(read_summaries(str(path)), None, {}), CONFIG, LETTERS)
+
+
+def _documents(kind: Any) -> Callable[[Path], None]:
+    def train(path: Path) -> None:
+        texts = read_texts(str(path), TextOptions(documents=kind))
+        with pytest.raises(DataError, match=REFUSED):
+            build_sentence_store(texts, WORDS, TokenCache())
+        build_text_store(texts, LETTERS, TokenCache())
+
+    return train
+
+
+def _labeled(kind: Any, **options: Any) -> Callable[[Path], None]:
+    def train(path: Path) -> None:
+        part = read_labeled(str(path), kind, LabeledOptions(**options))
+        labels = ("label 0", "label 1", "yes") if kind != "tag" else ("NOUN", "VERB", "O", "B-X")
+        splits = LabeledSplits(part, None, {})
+        labeled(splits, ENCODER, WORDS, kind=kind, labels=labels, length=128, stride=16)
+
+    return train
+
+
+def _preferences(kind: Any) -> Callable[[Path], None]:
+    def train(path: Path) -> None:
+        part = read_preferences(str(path), kind)
+        if kind == "prompts":
+            PromptRows(LETTERS.bos).data(part, LETTERS)
+        else:
+            encode_splits(PreferenceSplits(part, None), LETTERS, CompletionRows(LETTERS.bos))
+
+    return train
+
+
+def _chats(path: Path) -> None:
+    template = named_template("chatml")
+    tokenizer = add_tokens(LETTERS, special=special_tokens(template))
+    encoder = ChatEncoder(tokenizer, template)
+    store = build_chats(str(path), encoder, limit=400)
+    texts = [one.messages[0]["content"] for one in read_conversations(path)]
+    log_chats(str(path), store, texts, tokenizer, 0.0)
+
+
+def _recordings(path: Path) -> None:
+    apart = EmbeddingConfig(share_encoder_decoder_embeddings=False)
+    config = dataclasses.replace(CONFIG, features=FeatureConfig(80, 4), embedding=apart)
+    speech_recognition(SpeechSplits(read_manifest(str(path))), config, LETTERS)
+
+
+def _with_pictures(train: Callable[[ImageSplits], Any]) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        table = open_table(str(path), ImageReadOptions(text_kind="caption"), "")
+        train(ImageSplits(table))
+
+    return read
+
+
+def _captions(splits: ImageSplits) -> None:
+    with pytest.raises(DataError, match=REFUSED):
+        contrast(splits, Towers(VISION, CONFIG), LETTERS)
+    captioning(splits, VISION, CONFIG, LETTERS)
+
+
+VISION = vit(8, 1, image_size=16, patch_size=8)
+REFUSED = r"\d\d\.\d% of the text of .* is unknown to the tokenizer .*--tokenizer\.allow-unknown"
+CASES: dict[str, Callable[[Path], None]] = {
+    "pairs in two aligned files": _aligned,
+    "pairs as TSV": _pairs,
+    "pairs as JSONL": _pairs,
+    "pairs by language": lambda path: _directions((f"de-en={path}",)),
+    "table of pairs by language": lambda path: _directions(
+        with_languages(PairData(pairs=str(path))).pairs
+    ),
+    "texts with summaries": _summaries,
+    "documents in lines": _documents("line"),
+    "documents between blank lines": _documents("blank"),
+    "documents in files of a folder": _documents("file"),
+    "documents as JSONL": _documents("file"),
+    "labeled texts as TSV": _labeled("classify"),
+    "labeled texts as JSONL": _labeled("classify"),
+    "labeled pairs as TSV": _labeled("pair"),
+    "numbered texts": _labeled("regress"),
+    "tagged words as CoNLL-U": _labeled("tag"),
+    "tagged words in columns": _labeled("tag"),
+    "tagged words as JSONL": _labeled("tag", text="words", tag="tags"),
+    "questions": _labeled("qa"),
+    "preferences": _preferences("pairs"),
+    "completions with a label": _preferences("labels"),
+    "prompts to learn from": _preferences("prompts"),
+    "conversations": _chats,
+    "prompts with completions": _chats,
+    "recordings as TSV": _recordings,
+    "recordings as JSONL": _recordings,
+    "pictures in a CSV or TSV table": _with_pictures(_captions),
+    "pictures in a JSONL table": _with_pictures(_captions),
+    "pictures in arrays": _with_pictures(_captions),
+}
+EXEMPT = {
+    "classes of labeled texts": "labels have numbers of their own: no tokenizer reads them",
+    "pictures in class folders": "labels have numbers of their own: no tokenizer reads them",
+    "data sets of TensorFlow": "rows of a library, collected as the rows of a TSV file are",
+    "text for word vectors": "its words are the vocabulary",
+    "word vectors": "tokens without a vector are counted where embeddings begin",
+    "analogy questions": "questions with unknown words are counted by the command",
+    "similar words": "pairs with unknown words are counted by the command",
+    "demonstrations": "prompts of a finished model, which is not trained",
+    "rewards and rules of users": "code of the user, which has no tokenizer",
+    "prompts in lines or JSONL": "prompts of a finished model, which is not trained",
+    "requests": "prompts of a finished model, which is not trained",
+    "lines of text": "inputs of a finished model, which is not trained",
+    "results of benchmarks": "written by the package",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_on_unknown_text_is_refused(name, tmp_path):
+    path = table.by_name(name).write(tmp_path, GREEK, Form())
+    with pytest.raises(DataError, match=REFUSED):
+        CASES[name](path)
+
+
+def test_evaluation_tells_of_unknown_text_and_goes_on(capfd):
+    log_scored("a.tsv", "6 pairs", LETTERS, source=GREEK, target=[LATIN] * 6)
+    said = capfd.readouterr().err
+    assert "warning: 100.0% of the text of the source of a.tsv is unknown" in said
+    assert "a.tsv: 6 pairs, unknown text: source 100.0%, target 0.0%" in said
+
+
+def test_one_direction_among_many_is_refused(tmp_path):
+    for number, texts in enumerate([[LATIN] * 50, GREEK]):
+        folder = tmp_path / str(number)
+        table.by_name("pairs as TSV").write(folder, texts, Form())
+    files = (f"de-en={tmp_path}/0/data.tsv", f"el-en={tmp_path}/1/data.tsv")
+    with pytest.raises(DataError, match=r"100\.0% of the text of the source of el-en of "):
+        _directions(files)
+    with allowing(unknown=True):
+        _directions(files)
