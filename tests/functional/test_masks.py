@@ -200,7 +200,6 @@ def test_window_must_hold_the_query():
         (jnp.ones((2, 5, 7), bool), r"an array with 3 dimensions .* use array\[:, None\]"),
         (jnp.ones((5, 7), bool), r"an array with 2 dimensions .* use array\[None, None\]"),
         (jnp.ones((1, 1, 5, 7)), r"an array of float32, not bool"),
-        (Mask(dense=jnp.ones((5, 7), bool)), r"an array with 2 dimensions"),
     ],
 )
 def test_an_array_that_is_no_mask_says_how_to_make_it_one(array, message):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int, UInt64
 
+from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Amount, Configuration, Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.shapes import choose_shapes
@@ -69,9 +70,8 @@ class ArrayPlan:
     fill: bool = dataclasses.field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("count", "rows"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: at least 1")
+        names = {"count": Count, "rows": Count, "seed": Amount, "shuffle": bool, "fill": bool}
+        check_values("ArrayPlan: ", names, {name: getattr(self, name) for name in names})
 
     @property
     def steps_per_epoch(self) -> int:

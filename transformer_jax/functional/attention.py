@@ -1,18 +1,23 @@
 """Attention: one function, with any score and mask, computed by one of several kernels."""
 
+from collections.abc import Callable
 from typing import Any
 
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.core.arguments import check_values
+from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import layers
 from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.layers import Dropout
 from transformer_jax.functional.masks import Mask, as_mask
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.real_arguments import check_bias_dtype, real_arguments
 from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Score, Scores, mix, scaled_dot
 
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
+
+_OPTIONS = {"score": Callable[..., Any], "implementation": str}
 
 
 @real_arguments
@@ -73,6 +78,7 @@ def attend(
         >>> jnp.allclose(attend(*one_head)[0, :, 0], Y, atol=1e-6)
         Array(True, dtype=bool)
     """
+    check_values("attend: ", _OPTIONS, {"score": score, "implementation": implementation})
     y = attend_heads_first(
         q.swapaxes(1, 2),
         k.swapaxes(1, 2),
@@ -105,7 +111,7 @@ def attend_heads_first(
     """
     check_shapes("attend", q.shape, k.shape, v.shape, isinstance(scores.score, ScaledDot))
     check_bias("attend", q.shape, k.shape, scores.bias)
-    rate, key = dropout or (0.0, None)
+    rate, key = _dropout_of(dropout)
     if not isinstance(scores.score, ScaledDot):
         if implementation not in ("auto", "xla"):
             raise ArgumentError(
@@ -142,6 +148,7 @@ def attention_weights(
         Array([[0.5, 0.5],
                [0.5, 0.5]], dtype=float32)
     """
+    check_values("attention_weights: ", _OPTIONS, {"score": score})
     q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
     check_shapes("attention_weights", q.shape, k.shape, k.shape, isinstance(score, ScaledDot))
     check_bias("attention_weights", q.shape, k.shape, bias)
@@ -162,6 +169,23 @@ def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     """
     x = x[None, None]
     return attend_heads_first(x, x, x, Scores(score=ScaledDot(scale=1.0)))[0, 0]
+
+
+def _dropout_of(dropout: Any) -> tuple[float, Any]:
+    """Returns the rate and the key of dropout; no dropout for None.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    if dropout is None:
+        return 0.0, None
+    if not isinstance(dropout, tuple) or len(dropout) != 2:
+        raise ArgumentError(
+            f"attend: dropout is {dropout!r:.60}: a rate and a key, (0.1, jax.random.key(0)), or "
+            f"None is needed"
+        )
+    check_values("attend: dropout: ", {"rate": Rate}, {"rate": dropout[0]})
+    return dropout
 
 
 def check_shapes(
@@ -211,10 +235,11 @@ def check_bias(where: str, q: tuple[int, ...], k: tuple[int, ...], bias: Any) ->
         bias: The bias, or None.
 
     Raises:
-        ArgumentError: A size does not fit.
+        ArgumentError: A size does not fit, or it holds True and False.
     """
     if bias is None:
         return
+    check_bias_dtype(bias, f"{where}: bias")
     sizes = (*q[:3], k[2])
     for axis, have, wanted in zip("BNTS", bias.shape, sizes, strict=True):
         allowed = (wanted,) if axis == "S" else (1, wanted)

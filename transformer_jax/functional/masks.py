@@ -5,13 +5,17 @@ True means visible (the opposite of PyTorch's ``key_padding_mask``).
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Shaped
+import numpy as np
+from jaxtyping import Array, Bool, Int, Integer, Shaped
 
-from transformer_jax.core.errors import ArgumentError, plural
+from transformer_jax.core.arguments import check_values
+from transformer_jax.core.config_fields import Range
+from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.real_arguments import check_mask
 
 __all__ = [
     "Mask",
@@ -24,6 +28,16 @@ __all__ = [
     "sliding_window_mask",
 ]
 
+# The types of the fields of a mask that users make.
+_FIELDS = {
+    "causal": bool,
+    "window": Annotated[int, Range(1)] | None,
+    "kv_lengths": Integer[Array, " B"] | Integer[np.ndarray, " B"] | None,
+    "q_lengths": Integer[Array, " B"] | Integer[np.ndarray, " B"] | None,
+    "q_segments": Integer[Array, "B T"] | Integer[np.ndarray, "B T"] | None,
+    "kv_segments": Integer[Array, "B S"] | Integer[np.ndarray, "B S"] | None,
+    "offset": int | Integer[Array, ""] | Integer[np.ndarray, ""],
+}
 _STATIC = ("causal", "window")
 _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
 
@@ -35,6 +49,9 @@ class Mask:
     Query ``t`` has position ``t + offset`` and key ``s`` position ``s``. An ``int`` offset stays
     static under ``jax.jit`` and ``jax.checkpoint``, so kernels can skip causally masked blocks; an
     array is traced, as in decoding.
+
+    Raises:
+        ArgumentError: A field of another type, such as a float array as ``dense``.
 
     Attributes:
         causal: Only keys at or before the query's own position are visible.
@@ -58,12 +75,19 @@ class Mask:
     # Any, because JAX rebuilds pytrees with placeholders that no narrower type admits.
     causal: bool = False
     window: int | None = None
-    kv_lengths: Any = None  # Int[B]
-    q_lengths: Any = None  # Int[B]
-    q_segments: Any = None  # Int[B T]
-    kv_segments: Any = None  # Int[B S]
-    dense: Any = None  # Bool[#B #N #T #S]
-    offset: Any = 0  # int, or Int[]
+    kv_lengths: Any = None
+    q_lengths: Any = None
+    q_segments: Any = None
+    kv_segments: Any = None
+    dense: Any = None
+    offset: Any = 0
+
+    def __post_init__(self) -> None:
+        check_values("Mask: ", _FIELDS, {name: getattr(self, name) for name in _FIELDS})
+        if self.dense is not None:
+            check_mask(self.dense, "Mask: dense")
+        if (self.q_segments is None) != (self.kv_segments is None):
+            raise ArgumentError("Mask: q_segments and kv_segments are given together, or neither")
 
     @staticmethod
     def padding(which: Int[Array, " B"] | Bool[Array, "B S"]) -> "Mask":
@@ -221,19 +245,10 @@ def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> 
         >>> as_mask(jnp.ones((1, 1, 2, 2), bool)).dense.shape
         (1, 1, 2, 2)
     """
-    dense = mask.dense if isinstance(mask, Mask) else mask
-    rank, dtype = getattr(dense, "ndim", 4), getattr(dense, "dtype", bool)
-    if jnp.dtype(dtype) != jnp.bool_:
-        raise ArgumentError(
-            f"{where}: an array of {dtype}, not bool: True where a query may attend"
-        )
-    if rank != 4:
-        hint = {2: "array[None, None]", 3: "array[:, None], the same for all heads"}.get(rank)
-        raise ArgumentError(
-            f"{where}: an array with {plural(rank, 'dimension')} instead of the four of [B N T S]"
-            + (f": use {hint}" if hint else "")
-        )
-    return mask if mask is None or isinstance(mask, Mask) else Mask(dense=mask)
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    check_mask(mask, where)
+    return Mask(dense=mask)
 
 
 def causal(offset: int | Int[Array, ""] = 0) -> Mask:
@@ -271,6 +286,9 @@ def padding_mask(which: Int[Array, " B"] | Bool[Array, "B S"]) -> Mask:
         >>> padding_mask(jnp.array([[False, True]])).array(1, 2)[0, 0].astype(int)
         Array([[0, 1]], dtype=int32)
     """
+    kinds = Integer[Array, " B"] | Integer[np.ndarray, " B"]
+    kinds |= Bool[Array, "B S"] | Bool[np.ndarray, "B S"]
+    check_values("padding_mask: ", {"which": kinds}, {"which": which})
     return length_mask(which) if which.ndim == 1 else dense_mask(which[:, None, None])
 
 
@@ -299,8 +317,6 @@ def sliding_window_mask(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
                [1, 1, 1],
                [0, 1, 1]], dtype=int32)
     """
-    if size < 1:
-        raise ArgumentError(f"sliding_window_mask: size is {size}: at least 1, the query itself")
     return Mask(window=size, offset=offset)
 
 
@@ -312,7 +328,7 @@ def dense_mask(array: Bool[Array, "#B #N #T #S"]) -> Mask:
         Array([[1, 0],
                [0, 1]], dtype=int32)
     """
-    return Mask(dense=array)
+    return as_mask(array, "dense_mask") or Mask()
 
 
 def _both(a: Array | None, b: Array | None, combine: Any) -> Array | None:
@@ -364,7 +380,10 @@ def _unflatten(static: tuple[Any, ...], leaves: Any) -> Mask:
     *flags, fixed = static
     *arrays, offset = leaves
     values = (*flags, *arrays, offset if fixed is None else fixed)
-    return Mask(**dict(zip(names, values, strict=True)))
+    mask = object.__new__(Mask)  # without checks, since leaves may be placeholders
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(mask, name, value)
+    return mask
 
 
 jax.tree_util.register_pytree_with_keys(Mask, _flatten, _unflatten)

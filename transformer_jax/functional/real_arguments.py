@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer_jax.core.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError, plural
 
-__all__ = ["as_real", "computed_by", "real_arguments"]
+__all__ = ["as_real", "check_bias_dtype", "check_mask", "computed_by", "real_arguments"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ def real_arguments(function: Function) -> Function:
 
     Integer arithmetic would silently give different results: the scale of a score rounds to 0, a
     mean to an integer. Lists of numbers become arrays. An array whose rank differs from its
-    annotation is refused.
+    annotation is refused, and so are booleans as ``bias``, where a mask is meant.
 
     Raises:
         ArgumentError: On a call with an array of the wrong rank, or of complex numbers or objects.
@@ -62,6 +62,8 @@ def real_arguments(function: Function) -> Function:
             if name not in given or (given[name] is None and name in optional):
                 continue
             where = f"{function.__name__}: {name}"
+            if name == "bias":
+                check_bias_dtype(given[name], where)
             if not _is_number(given[name]):
                 given[name] = _checked(given[name], ranks, where)
             elif not _admits_numbers(parameters[name].annotation, ranks):
@@ -69,6 +71,52 @@ def real_arguments(function: Function) -> Function:
         return function(*bound.args, **bound.kwargs)
 
     return typing.cast(Function, checked)
+
+
+def check_bias_dtype(bias: Any, where: str) -> None:
+    """Refuses a boolean array, which would add 0 and 1.
+
+    Args:
+        bias: The bias, or None.
+        where: Name of the argument, for messages.
+
+    Raises:
+        ArgumentError: It holds True and False.
+    """
+    bias = np.asarray(bias) if isinstance(bias, list | tuple) else bias
+    if str(getattr(bias, "dtype", "")) in ("bool", "torch.bool"):
+        raise ArgumentError(
+            f"{where} holds True and False, and would add 1 and 0: numbers are needed; a mask "
+            f"(True where a query may attend) is the argument mask"
+        )
+
+
+def check_mask(mask: Any, where: str) -> None:
+    """Refuses anything but a boolean array that may broadcast to ``[B N T S]``.
+
+    Args:
+        mask: The array.
+        where: Name of the argument, for messages.
+
+    Raises:
+        ArgumentError: The message says what to give.
+    """
+    if not hasattr(mask, "dtype") or not hasattr(mask, "ndim"):
+        raise ArgumentError(
+            f"{where} is {mask!r:.60}: a Mask or a boolean array [B N T S] is needed, True where a "
+            f"query may attend"
+        )
+    rank = mask.ndim
+    if jnp.dtype(mask.dtype) != jnp.bool_:
+        raise ArgumentError(
+            f"{where}: an array of {mask.dtype}, not bool: True where a query may attend"
+        )
+    if rank != 4:
+        hint = {2: "array[None, None]", 3: "array[:, None], the same for all heads"}.get(rank)
+        raise ArgumentError(
+            f"{where}: an array with {plural(rank, 'dimension')} instead of the four of [B N T S]"
+            + (f": use {hint}" if hint else "")
+        )
 
 
 def computed_by(kernel: Callable[..., Any]) -> Callable[[Function], Function]:

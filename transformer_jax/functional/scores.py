@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.core.arguments import check_values
+from transformer_jax.core.config_fields import Positive
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.kernels import products
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
@@ -68,6 +70,10 @@ class ScaledDot:
 
     scale: float | None = None
     softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {"scale": float | None, "softcap": Positive | None}
+        check_values("ScaledDot: ", kinds, {name: getattr(self, name) for name in kinds})
 
     def __call__(
         self, q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ov
 
 from jax.sharding import Mesh
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.storage.copies import fetched
@@ -114,6 +115,7 @@ def load(
 ) -> "ImageTextPredictor": ...
 @overload
 def load(path: Place, task: "Task | None" = None, **how: Unpack[LoadOptions]) -> Any: ...
+@checked_arguments
 def load(
     path: Place,
     task: "Task | str | None" = None,

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, scaled_dot
@@ -36,6 +37,7 @@ Kernel = Callable[[Any, Any, Any, Any, Any], tuple[Any, ...]]
 NAMES = ("output", "gradient of queries", "gradient of keys", "gradient of values")
 
 
+@checked_arguments
 def with_gradients(attend: Attend) -> Kernel:
     """Returns attention with its gradients, for a function that JAX can differentiate.
 
@@ -214,6 +216,7 @@ def attention_kernel(
     return finding("attention_kernel", worst(*places), tolerance)
 
 
+@checked_arguments
 def attention_formula(
     q: Float[AnyArray, "B N T H"],
     k: Float[AnyArray, "B K S H"],

@@ -48,7 +48,7 @@ def cached(
         >>> cached(count, late, np.zeros((1, 9)), np.array([[3, 4, 3]])).where
         'row 0, position 0'
     """
-    tokens = np.asarray(tokens)
+    tokens = _several(tokens)
     found = _steps(step, cache, tokens)
     return finding("cached", difference(found, whole(tokens), AXES), tolerance)
 
@@ -86,7 +86,12 @@ def prefilled(
         >>> prefilled(count, forgets, step, np.zeros((1, 9)), np.array([[3, 4, 3]]), 2).where
         'row 0, position 2'
     """
-    tokens = np.asarray(tokens)
+    tokens = _several(tokens)
+    if not 0 < length < tokens.shape[1]:
+        raise ArgumentError(
+            f"laws: the prompt has {length} of {tokens.shape[1]} tokens: give at least 1, and not "
+            f"all of them"
+        )
     found = _continued(prefill, step, cache, tokens, length)
     place = _from(tokens.shape[1] - found.shape[1], found, np.asarray(whole(tokens)))
     return finding("prefilled", place, tolerance)
@@ -134,7 +139,7 @@ def prompt_padding(
         >>> prompt_padding(count, blind, step, *given).where
         'row 0, position 1 reads its padding'
     """
-    tokens, starts = np.asarray(tokens), np.asarray(starts)
+    tokens, starts = _several(tokens), np.asarray(starts)
     T, length = tokens.shape[1], tokens.shape[1] - 2
     if not starts.any() or starts.min() < 0 or starts.max() >= length:
         raise ArgumentError(
@@ -187,8 +192,10 @@ def reordered(
         >>> reordered(count, step, lambda cache, _: cache, np.zeros((2, 9)), tokens).where
         'row 0, beam 0, step 1'
     """
-    tokens = np.asarray(tokens)
+    tokens = _several(tokens)
     B, M, T = tokens.shape
+    if M < 2:
+        raise ArgumentError("laws: one beam has no others to continue from: give two or more")
     draw, history, places = np.random.default_rng(0), tokens.copy(), []
     for t in range(T):
         history[:, :, t] = tokens[:, :, t]
@@ -252,6 +259,16 @@ def beam_search(
             error = errors(np.array(float(score)), np.array(exact[n].score))
             places.append((float(error), f"score of text {n}"))
     return finding("beam_search", worst(*places), tolerance)
+
+
+def _several(tokens: Int[Array | np.ndarray, "*rows T"]) -> Int[np.ndarray, "*rows T"]:
+    """Returns texts as a NumPy array; refuses texts that need no cache."""
+    if not tokens.size or tokens.shape[-1] < 2:
+        raise ArgumentError(
+            f"laws: the texts have shape {list(tokens.shape)}: give texts of two tokens or more, "
+            f"which need a cache"
+        )
+    return np.asarray(tokens)
 
 
 def _steps(step: Step, cache: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "B T V"]:

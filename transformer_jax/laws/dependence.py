@@ -39,6 +39,7 @@ def causality(
         'row 0: position 0 reads position 1'
     """
     tokens = np.asarray(tokens)
+    _check_positions(tokens)
     before, reads = outputs(tokens), []
     for s in range(tokens.shape[1]):
         changed = tokens.copy()
@@ -75,6 +76,7 @@ def causality_by_gradient(
         'row 0: position 0 reads position 1'
     """
     B, T, _ = vectors.shape
+    _check_positions(vectors)
     place = _unlike(_gradients(outputs, vectors), *_causal(B, T))
     return finding("causality_by_gradient", place, tolerance)
 
@@ -110,6 +112,15 @@ def visibility(
     reads = np.where(visible.any(-1, keepdims=True), _gradients(outputs, vectors), 0)
     place = _unlike(reads, visible, visible)
     return finding("visibility", place, tolerance)
+
+
+def _check_positions(inputs: Shaped[Array | np.ndarray, "B T *F"]) -> None:
+    """Refuses inputs without a later position, which every model leaves unread."""
+    if not inputs.shape[0] or inputs.shape[1] < 2:
+        raise ArgumentError(
+            f"laws: the inputs have shape {list(inputs.shape)}, without a later position to read: "
+            f"give a row of two positions or more"
+        )
 
 
 def _gradients(

@@ -1,14 +1,19 @@
 """Findings: a law, how much a callable breaks it, and where."""
 
 import dataclasses
+import functools
 import inspect
 import math
+import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, PyTree, Shaped
 
+from transformer_jax.core.arguments import check_values, checked_arguments
+from transformer_jax.core.config_fields import NotNegative
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.core.trees import flatten_dict
 
 __all__ = [
@@ -111,13 +116,22 @@ ALL: dict[str, Law] = {}
 
 
 def law(sentence: str) -> Callable[[Check], Check]:
-    """Decorator that adds a function to ``ALL`` under its name, with its default tolerance."""
+    """Decorator that adds a function to ``ALL`` under its name, with its default tolerance.
+
+    Calls refuse arguments that their annotations do not admit.
+    """
 
     def register(check: Check) -> Check:
-        name = check.__name__
+        name, known = check.__name__, checked_arguments(check)
         tolerance = inspect.signature(check).parameters["tolerance"].default
-        ALL[name] = Law(name, sentence, tolerance, check)
-        return check
+
+        @functools.wraps(check)
+        def checked(*args: Any, tolerance: float = tolerance, **kwargs: Any) -> Finding:
+            check_values(f"{name}: ", {"tolerance": NotNegative}, {"tolerance": tolerance})
+            return known(*args, tolerance=tolerance, **kwargs)
+
+        ALL[name] = Law(name, sentence, tolerance, checked)
+        return typing.cast(Check, checked)
 
     return register
 
@@ -152,6 +166,9 @@ def difference(
         axes: Names of the leading axes, for the place.
         mask: Entries to compare, as an array over the leading axes.
 
+    Raises:
+        ArgumentError: There are no entries, so that any law would hold.
+
     Example:
         >>> difference({"a": np.array([[1, 2]])}, {"a": np.array([[1, 5]])}, ("row", "position"))
         (3.0, 'a: row 0, position 1')
@@ -159,6 +176,8 @@ def difference(
     one, other = flatten_dict(found), flatten_dict(wanted)
     if one.keys() != other.keys():
         return math.inf, f"leaves {sorted(one)} instead of {sorted(other)}"
+    if not any(np.size(leaf) for leaf in (*one.values(), *other.values())):
+        raise ArgumentError("laws: the results are empty: there is nothing to compare")
     return worst(*(_of_leaf(name, one[name], other[name], axes, mask) for name in one))
 
 

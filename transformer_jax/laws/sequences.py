@@ -136,6 +136,12 @@ def _row(
     documents: Sequence[Int[Array | np.ndarray, " _"]], length: int
 ) -> tuple[Int[np.ndarray, "1 T"], ...]:
     """Tokens, segments and positions of packed documents; padding repeats the first token."""
+    total = sum(map(len, documents))
+    if not all(map(len, documents)) or not 0 < total <= length:
+        raise ArgumentError(
+            f"laws: documents of {total} tokens in a row of {length}: give documents with tokens, "
+            f"and a row that holds them all"
+        )
     tokens = np.full(length, np.asarray(documents[0])[0])
     segments, positions, first = np.zeros_like(tokens), np.zeros_like(tokens), 0
     for n, document in enumerate(documents):

@@ -14,6 +14,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
     bind_address,
@@ -66,6 +67,7 @@ def devices_of(config: DistributedConfig) -> list[jax.Device]:
     return devices[:number]
 
 
+@checked_arguments
 def make_mesh(
     config: MeshConfig = MeshConfig(), devices: Sequence[Any] | None = None, **sizes: int
 ) -> Mesh:

@@ -4,15 +4,19 @@ Every manifest stores the progress, so that a resumed run ends like an uninterru
 ``metrics.jsonl`` is damaged.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
+
+from transformer_jax.core.arguments import check_values
 
 __all__ = ["PROGRESS", "CheckpointScore", "Metric", "Standing", "score_of"]
 
 
-class Metric(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Metric:
     """A metric that ranks checkpoints.
 
     Attributes:
@@ -22,6 +26,9 @@ class Metric(NamedTuple):
 
     name: str
     better: Literal["lower", "higher"]
+
+    def __post_init__(self) -> None:
+        check_values("Metric: ", get_type_hints(Metric), {"name": self.name, "better": self.better})
 
 
 class CheckpointScore(NamedTuple):

@@ -1,10 +1,11 @@
 """Batches of a plan on the devices of a mesh; each process creates its own rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jax.sharding import Mesh
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.loader import prefetched
 from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.training.step import Batch
@@ -35,4 +36,10 @@ def training_batches(data: Data, mesh: Mesh, start: int = 0) -> Iterator[dict[st
 
 
 def _made(data: Data, items: Any, mesh: Mesh) -> Batch:
-    return data.make_batch(select_rows(items, local_rows(mesh, len(items))))
+    batch = data.make_batch(select_rows(items, local_rows(mesh, len(items))))
+    if not isinstance(batch, Mapping):
+        raise ConfigError(
+            f"make_batch returned {type(batch).__name__}: a dictionary of arrays, with rows as "
+            f"first axis, is needed"
+        )
+    return dict(batch)

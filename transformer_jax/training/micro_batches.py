@@ -12,7 +12,7 @@ from jaxtyping import Array, Key, PyTree
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.models.partition import Merge
 
-__all__ = ["Compared", "Differentiated", "Sums", "accumulated", "cached", "checked"]
+__all__ = ["Compared", "Differentiated", "Sums", "accumulated", "cached", "checked", "summed"]
 
 Sums = dict[str, tuple[Array, Array]]  # by name: a sum and its weight
 
@@ -69,11 +69,11 @@ def _described(pair: Any, shapes: list[tuple[int, ...]] | None) -> str:
     return f"{plural(len(shapes), 'array')} of shape{ends} {said}"
 
 
-def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
+def accumulated(differentiated: Callable[..., Any], parts: int) -> Callable[..., Any]:
     """Returns the same function, computed in micro-batches and summed.
 
     Args:
-        differentiated: Sums and gradients of a batch.
+        differentiated: Sums of a batch, with or without gradients.
         parts: Number of micro-batches, a divisor of the rows.
     """
     if parts == 1:
@@ -93,6 +93,34 @@ def accumulated(differentiated: Differentiated, parts: int) -> Differentiated:
         return jax.lax.scan(body, zeros, (jnp.arange(parts), dealt))[0]
 
     return in_parts
+
+
+def summed(objective: Callable[..., Sums], merge: Merge, parts: int) -> Callable[..., Sums]:
+    """Returns ``(params, frozen, batch, key) -> sums``, computed in micro-batches.
+
+    Args:
+        objective: The objective.
+        merge: ``(trainable, frozen, key) -> model``.
+        parts: Number of micro-batches, a divisor of the rows.
+    """
+    if not isinstance(objective, Compared) or parts == 1:
+        plain = lambda params, frozen, batch, key: checked(
+            objective(merge(params, frozen, key), batch, key)
+        )
+        return accumulated(plain, parts)
+
+    def compared(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None) -> Sums:
+        @jax.checkpoint
+        def embed(numbered: Any) -> PyTree:
+            index, rows = numbered
+            there = None if key is None else jax.random.fold_in(key, index)
+            return objective.embed(merge(params, frozen, there), rows, there)
+
+        dealt = jnp.arange(parts), jax.tree.map(lambda x: _deal(x, parts), batch)
+        together = jax.tree.map(_gather, jax.lax.map(embed, dealt))
+        return checked(objective.compare(merge(params, frozen, key), together, batch))
+
+    return compared
 
 
 def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Amount, Count, NotNegative, Rate
 from transformer_jax.functional.contrastive import (
     matching_pairs,
     sigmoid_contrast,
@@ -44,7 +45,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
+@checked_arguments
+def shift_tokens_right(target: Int[Array, "B T"], bos: Amount) -> Int[Array, "B T"]:
     """Returns the decoder input that predicts ``target``: ``bos``, then all but the last token.
 
     This is the only place where targets are shifted. Position t reads token t - 1, so with a causal
@@ -57,7 +59,8 @@ def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos)
 
 
-def length_weights(lengths: Int[Array, " B"], length: int) -> Float[Array, "B T"]:
+@checked_arguments
+def length_weights(lengths: Int[Array, " B"], length: Count) -> Float[Array, "B T"]:
     """Returns 1 for tokens and 0 for padding; a row of length 0 has weight 0.
 
     Example:
@@ -68,8 +71,9 @@ def length_weights(lengths: Int[Array, " B"], length: int) -> Float[Array, "B T"
     return (jnp.arange(length)[None] < lengths[:, None]).astype(jnp.float32)
 
 
+@checked_arguments
 def sequence_to_sequence(
-    bos: int, label_smoothing: float = 0.0, chunk: int | None = None
+    bos: Amount, label_smoothing: Rate = 0.0, chunk: Amount | None = None
 ) -> Objective:
     """Cross-entropy of targets given encoder inputs, in nats: sum and number of tokens.
 
@@ -87,7 +91,7 @@ def sequence_to_sequence(
         name, ``target`` int32 ``[B T]`` (without BOS, with EOS) and its ``lengths`` ``[B]``.
 
     Raises:
-        ConfigError: Label smoothing is outside [0, 1), or the chunk is negative.
+        ArgumentError: Label smoothing is outside [0, 1), or the chunk is negative.
     """
     loss = _token_loss(label_smoothing, chunk)
 
@@ -101,7 +105,8 @@ def sequence_to_sequence(
     return objective
 
 
-def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Objective:
+@checked_arguments
+def language_model(label_smoothing: Rate = 0.0, chunk: Amount | None = None) -> Objective:
     """Cross-entropy of texts in nats: sum and number of tokens (Radford et al. 2018).
 
     Args:
@@ -114,7 +119,7 @@ def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Ob
         their ``weights``; packed rows also have ``segments`` and ``positions``.
 
     Raises:
-        ConfigError: Label smoothing is outside [0, 1), or the chunk is negative.
+        ArgumentError: Label smoothing is outside [0, 1), or the chunk is negative.
     """
     loss = _token_loss(label_smoothing, chunk)
 
@@ -128,12 +133,6 @@ def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Ob
 
 
 def _token_loss(label_smoothing: float, chunk: int | None) -> Callable[..., Any]:
-    if not 0.0 <= label_smoothing < 1.0:
-        raise ConfigError(
-            f"label smoothing is {label_smoothing}: allowed are 0 up to, not including, 1"
-        )
-    if chunk is not None and chunk < 0:
-        raise ConfigError(f"loss chunk is {chunk}: allowed are 0 (everything at once) and more")
     return functools.partial(linear_cross_entropy, label_smoothing=label_smoothing, chunk=chunk)
 
 
@@ -143,6 +142,7 @@ def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
     return tokens, lengths, types
 
 
+@checked_arguments
 def masked_lm(
     *, accuracy: bool = False, sentence_objective: Literal["nsp", "sop", "none"] = "nsp"
 ) -> Objective:
@@ -217,8 +217,9 @@ def _class_sums(logits: Array, labels: Array) -> Sums:
     return {"loss": (total, weight), "accuracy": (_correct(logits, labels, weights), weight)}
 
 
+@checked_arguments
 def image_classification(
-    label_smoothing: float = 0.0, mixup: float = 0.0, cutmix: float = 0.0
+    label_smoothing: Rate = 0.0, mixup: NotNegative = 0.0, cutmix: NotNegative = 0.0
 ) -> Objective:
     """Cross-entropy of the class of each image, in nats, with ``accuracy`` and ``top5_accuracy``.
 
@@ -257,6 +258,7 @@ def image_classification(
     return objective
 
 
+@checked_arguments
 def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
     """Contrastive loss of image-text pairs among all pairs of a batch, in nats per pair.
 
@@ -314,7 +316,8 @@ def _number_sums(numbers: Array, labels: Array) -> Sums:
     return {"loss": (jnp.square(errors).sum(), known.sum().astype(jnp.float32))}
 
 
-def with_language_model(lm_weight: float = 0.5, *, regress: bool = False) -> Objective:
+@checked_arguments
+def with_language_model(lm_weight: NotNegative = 0.5, *, regress: bool = False) -> Objective:
     """The loss of classes or numbers plus ``lm_weight`` times the language-modelling loss.
 
     ``L(C) = L_task(C) + λ L_lm(C)`` with ``L_lm`` the mean over the tokens of each text: Radford et

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Annotated, Literal
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import (
     Amount,
     Configuration,
@@ -174,6 +175,7 @@ def _check_schedule(schedule: ScheduleConfig, peak: float | None) -> None:
         )
 
 
+@checked_arguments
 def adamw(
     learning_rate: float,
     *,

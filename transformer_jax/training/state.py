@@ -20,6 +20,7 @@ from transformer_jax.models.layers.parameters import Parameters, map_parameters,
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.parallel.sharding import shardings, shardings_like
+from transformer_jax.training.updates import evaluated_parameters, optimizer_state
 
 __all__ = [
     "TrainState",
@@ -38,7 +39,8 @@ class TrainState(NamedTuple):
     step: Int[Any, ""] | Any
     params: PyTree
     opt_state: PyTree
-    ema_params: PyTree | None = None  # exponential moving average of the parameters, if kept
+    # The parameters that are evaluated: a moving average, or the optimizer's own; None is `params`.
+    ema_params: PyTree | None = None
 
     @classmethod
     def create(
@@ -50,14 +52,18 @@ class TrainState(NamedTuple):
             params: Trainable arrays in nested dictionaries.
             tx: The optimizer.
             ema: Whether to keep a moving average of the parameters; it starts at the parameters.
+                Optimizers that evaluate other parameters than they train, such as
+                ``schedule_free``, always keep these.
 
         Example:
             >>> state = TrainState.create({"w": jnp.ones(2)}, optax.sgd(0.1), ema=True)
             >>> int(state.step), state.ema_params["w"].tolist()
             (0, [1.0, 1.0])
         """
-        kept = jax.tree.map(jnp.copy, params) if ema else None
-        return cls(jnp.zeros((), jnp.int32), params, tx.init(params), kept)
+        opt_state = optimizer_state(tx, params)
+        own = evaluated_parameters(opt_state, params) is not None
+        kept = jax.tree.map(jnp.copy, params) if ema or own else None
+        return cls(jnp.zeros((), jnp.int32), params, opt_state, kept)
 
 
 def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
@@ -109,18 +115,13 @@ def abstract_state(
     graph = nnx.graphdef(model)
     declared = abstract_parts(make_model, partition, seed)
     params, frozen = (map_parameters(_shape, part) for part in declared)
-    shapes = TrainState(
-        step=jax.ShapeDtypeStruct((), jnp.int32),
-        params=params,
-        opt_state=jax.eval_shape(tx.init, params),
-        ema_params=params if ema else None,
-    )
+    shapes = jax.eval_shape(lambda params: TrainState.create(params, tx, ema=ema), params)
     of_params, of_frozen = (shardings(part, mesh) for part in declared)
     placed = TrainState(
         step=NamedSharding(mesh, P()),
         params=of_params,
         opt_state=shardings_like(shapes.opt_state, params, of_params, mesh),
-        ema_params=of_params if ema else None,
+        ema_params=None if shapes.ema_params is None else of_params,
     )
     return graph, _with_shardings(shapes, placed), placed, _with_shardings(frozen, of_frozen)
 

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Count, Rate
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.partition import Merge
@@ -25,9 +27,17 @@ from transformer_jax.training.micro_batches import (
     accumulated,
     cached,
     checked,
+    summed,
 )
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.updates import (
+    check_average,
+    evaluated_parameters,
+    further_arguments,
+    moving_average,
+    optimizer_update,
+)
 
 __all__ = [
     "Batch",
@@ -51,13 +61,14 @@ Step = Callable[..., tuple[TrainState, dict[str, Array]]]
 AXIS = "devices"  # the axis that pmap reduces over
 
 
+@checked_arguments
 def make_step(
     objective: Objective,
     tx: optax.GradientTransformation,
     merge: Merge,
     *,
-    accumulation: int = 1,
-    ema_decay: float | None = None,
+    accumulation: Count = 1,
+    ema_decay: Rate | None = None,
     skip_nonfinite: bool = True,
 ) -> Step:
     """Returns an optimizer step, not compiled: ``(state, frozen, batch, key) -> (state, metrics)``.
@@ -77,7 +88,8 @@ def make_step(
     Args:
         objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``. The
             attribute ``whole_batch = True`` marks an objective that compares the rows of a batch.
-        tx: The optimizer, including clipping; it updates only ``state.params``.
+        tx: The optimizer, including clipping; it updates only ``state.params``. It may need
+            :func:`.further_arguments`.
         merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are with
             respect to the first argument.
         accumulation: Number of micro-batches per batch, computed in sequence; rows of
@@ -86,14 +98,12 @@ def make_step(
         skip_nonfinite: Whether to skip non-finite updates.
 
     Raises:
-        ConfigError: ``accumulation`` is below 1, or above 1 with another objective of whole
-            batches; the decay is outside [0, 1); or, when traced, the rows cannot be divided into
-            micro-batches, the objective has no loss, or pmap is used with an objective of whole
-            batches.
+        ArgumentError: An argument of another type, or out of range.
+        ConfigError: ``accumulation`` is above 1 with another objective of whole batches; or, when
+            traced, the rows cannot be divided into micro-batches, the objective has no loss, or
+            pmap is used with an objective of whole batches.
     """
     _check_accumulation(objective, accumulation)
-    if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
-        raise ConfigError(f"ema_decay is {ema_decay}: allowed are 0 up to, not including, 1")
 
     def step(
         state: TrainState,
@@ -105,19 +115,14 @@ def make_step(
         shardings: PyTree | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
         _check_mode(objective, axis_name)
-        if (ema_decay is None) != (state.ema_params is None):
-            raise ConfigError(
-                "ema_decay and state.ema_params go together: "
-                "create the state with ema=True if and only if ema_decay is set"
-            )
+        check_average(state, ema_decay)
         if key is not None:
             key = jax.random.fold_in(key, state.step)
             if axis_name is not None:
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+        add = lambda sums: sums if axis_name is None else jax.lax.psum(sums, axis_name)
         differentiate = _differentiated(objective, merge, accumulation, shardings)
-        sums, grads = differentiate(state.params, frozen, batch, key)
-        if axis_name is not None:
-            sums, grads = jax.lax.psum((sums, grads), axis_name)
+        sums, grads = add(differentiate(state.params, frozen, batch, key))
         metrics = means(sums)
         weight = sums["loss"][1]
         inv_weight = _inverse(weight)
@@ -125,8 +130,13 @@ def make_step(
 
         ok = jnp.isfinite(loss) & jnp.isfinite(norm) if skip_nonfinite else None
         alone = shardings is None and axis_name is None
-        update = functools.partial(_updated, tx, ema_decay)
-        new = _where(ok, update, alone, state, grads, inv_weight, norm)
+        total = summed(objective, merge, accumulation)
+        further = further_arguments(
+            lambda params: means(add(total(params, frozen, batch, key)))["loss"],
+            lambda params: _scaled(add(differentiate(params, frozen, batch, key)[1]), inv_weight),
+        )
+        update = functools.partial(_updated, tx, ema_decay, further)
+        new = _where(ok, update, alone, state, grads, inv_weight, norm, loss)
         rate = learning_rate(new.opt_state)
         metrics |= {"weight": weight, "grad_norm": norm}
         metrics["skipped"] = jnp.int32(0) if ok is None else 1 - ok.astype(jnp.int32)
@@ -138,9 +148,7 @@ def make_step(
 
 
 def _check_accumulation(objective: Objective, accumulation: int) -> None:
-    """Refuses invalid numbers of micro-batches."""
-    if accumulation < 1:
-        raise ConfigError(f"accumulation is {accumulation}: it must be at least 1")
+    """Refuses micro-batches for objectives that compare all rows."""
     compared = isinstance(objective, Compared)
     if accumulation > 1 and getattr(objective, "whole_batch", False) and not compared:
         raise ConfigError(
@@ -190,20 +198,28 @@ def _inverse(weight: Any) -> Array:
 def _updated(
     tx: optax.GradientTransformation,
     ema_decay: float | None,
+    further: Mapping[str, Any],
     state: TrainState,
     grads: PyTree,
     inv_weight: Float[Array, ""],
     norm: Float[Array, ""],
+    loss: Float[Array, ""],
 ) -> TrainState:
     """Returns the state after an update by ``inv_weight`` times ``grads``, of norm ``norm``."""
-    grads = jax.tree.map(lambda g: g * inv_weight.astype(g.dtype), grads)
-    tell = optax.with_extra_args_support(tx).update
-    updates, opt_state = tell(grads, state.opt_state, state.params, norm=norm)
+    grads = _scaled(grads, inv_weight)
+    further = {"value": loss, "grad": grads, "norm": norm, **further}
+    updates, opt_state = optimizer_update(tx, grads, state.opt_state, state.params, further)
     params = optax.apply_updates(state.params, updates)
     ema = None
     if ema_decay is not None:
-        ema = _moving_average(state.ema_params, params, state.step, ema_decay)
+        ema = moving_average(state.ema_params, params, state.step, ema_decay)
+    elif state.ema_params is not None:
+        ema = evaluated_parameters(opt_state, params)
     return TrainState(state.step + 1, params, opt_state, ema)
+
+
+def _scaled(grads: PyTree, factor: Float[Array, ""]) -> PyTree:
+    return jax.tree.map(lambda g: g * factor.astype(g.dtype), grads)
 
 
 def _where(
@@ -258,13 +274,6 @@ def _placed(differentiated: Differentiated, shardings: PyTree | None) -> Differe
         return sums, jax.lax.with_sharding_constraint(grads, shardings)
 
     return differentiated if shardings is None else placed
-
-
-def _moving_average(ema: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
-    # The average starts at the initial parameters; after n steps, the decay is at most (1 + n) /
-    # (10 + n), so that no bias correction is needed.
-    keep = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-    return jax.tree.map(lambda a, p: a + (1.0 - keep).astype(p.dtype) * (p - a), ema, params)
 
 
 def compile_step(

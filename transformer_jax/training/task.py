@@ -3,12 +3,14 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
 from flax import nnx
 from jaxtyping import Int
 
+from transformer_jax.core.arguments import check_values
+from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.partition import EVERYTHING, Partition
@@ -59,10 +61,10 @@ class Data(NamedTuple):
         earlier_fingerprints: The checksum in earlier versions, if it was another.
     """
 
-    plan: Any
+    plan: Plan
     make_batch: Callable[[Any], Batch]
     fingerprint: str = ""
-    threads: int = 1
+    threads: Count = 1
     earlier_fingerprints: tuple[str, ...] = ()
 
     @classmethod
@@ -116,7 +118,8 @@ class Task:
         tests: Checksums of test data by name; a run that is resumed tells a change.
 
     Raises:
-        ConfigError: ``valid`` is no mapping.
+        ArgumentError: A part of another type, such as an objective that is no function.
+        ConfigError: ``valid`` is no mapping, or there is no metric.
     """
 
     model: Callable[[nnx.Rngs], nnx.Module]
@@ -143,6 +146,14 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.valid, Mapping):
             raise ConfigError('valid maps names to validation data: give {"valid": data}')
+        hints = get_type_hints(Task, include_extras=True)
+        check_values("Task: ", hints, {name: getattr(self, name) for name in hints})
+        if not self.metrics:
+            raise ConfigError('metrics is empty: give tj.Metric("valid_loss", "lower") or others')
+        for name, data in {"train": self.train, **self.valid}.items():
+            check_values("Task: ", {name: Data}, {name: data})
+            parts = get_type_hints(Data, include_extras=True)
+            check_values(f"Task: {name}: ", parts, data._asdict())
 
     @property
     def checksums(self) -> dict[str, str]:

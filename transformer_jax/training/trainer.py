@@ -14,6 +14,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.core.keys import SCHEME, key_for, training_key
@@ -157,7 +158,8 @@ class Trainer(Configuration, group="training"):
 
     # --- training --------------------------------------------------------------------------------
 
-    def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
+    @checked_arguments
+    def fit(self, *, steps: Count | None = None, epochs: Count | None = None) -> FitResult:
         """Trains from the newest checkpoint, or from step 0, to a given step.
 
         Writes ``results.json`` and ``curves.png``. The schedule of an :class:`OptimizerConfig`
@@ -180,7 +182,7 @@ class Trainer(Configuration, group="training"):
         if (steps is None) == (epochs is None):
             raise ConfigError("fit takes either steps or epochs")
         plan = self.task.train.plan
-        last = steps if steps is not None else (epochs or 0) * plan.steps_per_epoch
+        last = int(steps) if steps is not None else (epochs or 0) * plan.steps_per_epoch
         began = time.monotonic()
         with self._locked(), writing_log(self.run.path / "logs"):
             self._check_processes(last)

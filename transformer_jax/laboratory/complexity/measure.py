@@ -37,6 +37,7 @@ __all__ = [
     "inputs_of",
     "measure",
     "measured_path",
+    "program_flops",
     "recurrent_step",
     "seconds_of_nothing",
 ]
@@ -198,17 +199,25 @@ def count_flops(layer: Layer) -> float:
     """
     inputs = inputs_of(layer)
     if layer.kind != "recurrent":
-        return _program_flops(function_of(layer), *inputs)
+        return program_flops(function_of(layer), *inputs)
     x, W, U = inputs
     step = lambda now, U, before: recur(CELLS["tanh"], now[None], U, (before,))[0]
-    return _program_flops(jnp.matmul, x, W) + layer.n * _program_flops(step, x[:1], U, x[:1])
+    return program_flops(jnp.matmul, x, W) + layer.n * program_flops(step, x[:1], U, x[:1])
 
 
-def _program_flops(function: Callable[..., Any], *inputs: Any) -> float:
-    """FLOPs of the compiled program.
+def program_flops(function: Callable[..., Any], *inputs: Any) -> float:
+    """Counts the FLOPs of the compiled program.
 
     For GPUs and TPUs, XLA compiles products to library calls, which it does not count: there the
     program is counted before it is compiled.
+
+    Args:
+        function: A function of arrays.
+        inputs: The arrays, or their shapes.
+
+    Example:
+        >>> program_flops(jnp.matmul, jnp.ones((2, 3)), jnp.ones((3, 4)))
+        48.0
     """
     lowered = jax.jit(function).lower(*inputs)
     stage = lowered.compile() if default_device().platform == "cpu" else lowered

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
@@ -91,6 +93,7 @@ class CaptionSettings:
     recipe: ClassVar[str] = "captions"
 
 
+@checked_arguments
 def captioning(
     data: ImageSplits,
     encoder: TransformerConfig,
@@ -99,7 +102,7 @@ def captioning(
     *,
     pictures: PictureSettings = PictureSettings(),
     batches: CaptionBatches = CaptionBatches(),
-    label_smoothing: float = 0.0,
+    label_smoothing: Rate = 0.0,
     evaluation: CaptionEvaluation = CaptionEvaluation(),
 ) -> Task:
     """Returns the task of captions of pictures by a :class:`.Captioner`.

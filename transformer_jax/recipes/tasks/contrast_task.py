@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Int
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
@@ -60,6 +61,7 @@ class Towers(NamedTuple):
     contrast: ContrastConfig = ContrastConfig()
 
 
+@checked_arguments
 def contrast(
     data: ImageSplits | ImageTable,
     towers: Towers,

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Count
 from transformer_jax.data.denoising import DenoisingPlan, NoiseConfig, NoisyBatch
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.plan import Batching
@@ -35,6 +37,7 @@ class DenoisingSettings:
     recipe: ClassVar[str] = "denoising"
 
 
+@checked_arguments
 def denoising(
     data: TextSplits | Sequence[str],
     config: TransformerConfig,
@@ -42,7 +45,7 @@ def denoising(
     *,
     noise: NoiseConfig = NoiseConfig(),
     batching: Batching = Batching(num_buckets=4),
-    length: int = 128,
+    length: Count = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:
     """Returns the task of restoring noised text, as in BART or T5, by an encoder-decoder.

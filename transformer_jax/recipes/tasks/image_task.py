@@ -11,7 +11,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Int
 
-from transformer_jax.core.config_fields import Amount, Configuration, Count
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.classes import class_numbers, describe_classes, sort_classes
@@ -77,6 +78,7 @@ class ImageSettings:
     recipe: ClassVar[str] = "images"
 
 
+@checked_arguments
 def image_classification(
     data: ImageSplits | ImageTable,
     config: TransformerConfig,
@@ -85,7 +87,7 @@ def image_classification(
     preprocessing: Preprocessing = Preprocessing(),
     augmentation: Augmentation = Augmentation(),
     batching: ImageBatching = ImageBatching(),
-    label_smoothing: float = 0.0,
+    label_smoothing: Rate = 0.0,
     cache: Path | None = None,
 ) -> Task:
     """Returns the task of classifying pictures with a Vision Transformer (Dosovitskiy et al. 2021).

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Amount, Count
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.classes import describe_classes
@@ -87,6 +89,7 @@ class LabeledSettings:
     recipe: ClassVar[str] = "finetuning"
 
 
+@checked_arguments
 def labeled(
     data: LabeledSplits,
     config: TransformerConfig,
@@ -94,8 +97,8 @@ def labeled(
     *,
     kind: LabeledTask,
     labels: tuple[str, ...] = (),
-    length: int = 128,
-    stride: int = 64,
+    length: Count = 128,
+    stride: Amount = 64,
     batching: Batching = Batching(max_tokens=1024),
 ) -> Task:
     """Returns the task of fine-tuning an encoder or a decoder with a head on labeled examples.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
+from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import Amount, Configuration, Count
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
@@ -62,6 +63,7 @@ class Rows(Configuration, group="training"):
         return PackingPlan(store.lengths, **how, shuffle=shuffle)
 
 
+@checked_arguments
 def language_model(
     data: TextSplits | Sequence[str],
     config: TransformerConfig,

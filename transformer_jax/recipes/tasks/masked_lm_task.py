@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan, MaskingConfig, PairBatch
@@ -48,6 +50,7 @@ class MaskedLMSettings:
     recipe: ClassVar[str] = "masked_lm"
 
 
+@checked_arguments
 def masked_lm(
     data: TextSplits | Sequence[str],
     config: TransformerConfig,
@@ -55,7 +58,7 @@ def masked_lm(
     *,
     masking: MaskingConfig = MaskingConfig(),
     batching: Batching = Batching(num_buckets=4),
-    length: int = 128,
+    length: Count = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:
     """Returns the task of BERT: masked tokens, and sentence pairs (Devlin et al. 2019).

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.plan import Batching
@@ -78,6 +80,7 @@ class SpeechSettings:
         return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}speech"
 
 
+@checked_arguments
 def speech_recognition(
     data: SpeechSplits,
     config: ModelConfig,
@@ -85,7 +88,7 @@ def speech_recognition(
     *,
     settings: SpeechDataSettings = SpeechDataSettings(),
     batching: Batching = Batching(),
-    label_smoothing: float = 0.1,
+    label_smoothing: Rate = 0.1,
     evaluation: EvaluationConfig = EvaluationConfig(),
     cache: Path | None = None,
 ) -> Task:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.plan import Batching
@@ -55,13 +57,14 @@ class SummarizationSettings:
     recipe: ClassVar[str] = "summarization"
 
 
+@checked_arguments
 def summarization(
     data: SummarySplits,
     config: ModelConfig,
     tokenizer: Tokenizer,
     *,
     batching: Batching = Batching(),
-    label_smoothing: float = 0.1,
+    label_smoothing: Rate = 0.1,
     read: SummaryOptions = SummaryOptions(),
     evaluation: SummaryEvaluation = SummaryEvaluation(),
     cache: Path | None = None,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.languages import DEFAULT_DIRECTION
@@ -91,13 +93,14 @@ class TranslationSettings:
         return f"{RECURRENT * isinstance(self.model, RecurrentConfig)}translation"
 
 
+@checked_arguments
 def translation(
     data: Splits | Sequence[tuple[str, str]],
     config: ModelConfig,
     tokenizer: Tokenizer,
     *,
     batching: Batching = Batching(),
-    label_smoothing: float = 0.1,
+    label_smoothing: Rate = 0.1,
     read: ReadOptions = ReadOptions(),
     evaluation: EvaluationConfig = EvaluationConfig(),
     cache: Path | None = None,
