@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ov
 
 from jax.sharding import Mesh
 
-from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.storage.copies import fetched
@@ -69,6 +69,14 @@ class LoadOptions(TypedDict, total=False):
     engine_cache: str | os.PathLike[str] | None
 
 
+_KINDS = {
+    "path": Place,
+    "checkpoint": str | int,
+    "mesh": Mesh | None,
+    "allow_changed_config": bool,
+}
+
+
 @overload
 def load(
     path: Place, task: TranslatorName, **how: Unpack[LoadOptions]
@@ -115,7 +123,6 @@ def load(
 ) -> "ImageTextPredictor": ...
 @overload
 def load(path: Place, task: "Task | None" = None, **how: Unpack[LoadOptions]) -> Any: ...
-@checked_arguments
 def load(
     path: Place,
     task: "Task | str | None" = None,
@@ -162,6 +169,8 @@ def load(
         CheckpointError: The path has no trained model, its files are damaged, its family is
             unknown, or the run trained another task.
     """
+    given = {"path": path, "checkpoint": checkpoint, "mesh": mesh}
+    check_values("load: ", _KINDS, given | {"allow_changed_config": allow_changed_config})
     if isinstance(task, str):
         _check_task_name(task)
     folder = fetched(path, of_training)

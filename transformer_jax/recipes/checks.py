@@ -18,7 +18,7 @@ from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.models.costs import accounting
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of, make_mesh, mesh_shape
-from transformer_jax.recipes.given import with_normalization
+from transformer_jax.recipes.given import was_given, with_normalization
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.settings import RowBatches, TokenBatches, start_config
@@ -126,7 +126,8 @@ def checked(run: Any, named: Any, start: Any = None) -> Any:
     _check_word_vectors(run)
     _check_adapters(run)
     run = with_warmup(run, named)
-    _check_length(recipe, run)
+    run = _within_positions(recipe, run, named, start)
+    _check_length(recipe, run, start)
     recipe.check(run, start)
     return with_loaded_tokenizer(run)
 
@@ -226,14 +227,33 @@ def _check_adapters(run: Any) -> None:
             )
 
 
-def _check_length(recipe: Recipe, run: Any) -> None:
+def _within_positions(recipe: Recipe, run: Any, named: Any, start: Any) -> Any:
+    """Returns the run with a default length that fits the positions of its start.
+
+    A length that was given is kept, and refused if it does not fit.
+    """
+    setting, length = recipe.length_limit(run)
+    group, _, name = setting.partition(".")
+    most = run.model.max_length
+    if start is None or length <= most or not hasattr(getattr(run, group, None), name):
+        return run
+    if was_given(setting) or length != recipe.length_limit(named)[1]:
+        return run
+    log(f"{setting} is {most} in place of {length}: the positions of {start_config(run).init_from}")
+    part = dataclasses.replace(getattr(run, group), **{name: most})
+    return dataclasses.replace(run, **{group: part})
+
+
+def _check_length(recipe: Recipe, run: Any, start: Any) -> None:
     setting, length = recipe.length_limit(run)
     most = run.model.max_length
     if length > most:
+        raising = f" or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
+        # The table of a start has as many rows as it has positions.
+        fixed = start is not None and getattr(run.model, "positions", run.model).kind == "learned"
         raise ConfigError(
             f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
-            f"lower the one "
-            f"or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
+            + ("lower it" if fixed else f"lower the one{raising}")
         )
     # Batches of other runs are padded to divisible lengths.
     if isinstance(run.training, RowBatches) and length % run.mesh.context:

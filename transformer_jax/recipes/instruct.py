@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
-from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.core.task_progress import log
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.chat.store import ChatStore, TooLong, build_chats, split_chats
 from transformer_jax.data.chat.template import find_template, special_tokens
@@ -120,13 +119,12 @@ class Instruct(Recipe):
         return with_defaults(_NAMED)
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Adds the tokens of the template, and limits rows to the positions of the start."""
+        """Adds the tokens of the template."""
         if run.data.train is None:
             raise ConfigError("no conversations: give --data.train chats.jsonl")
         tokens = special_tokens(run_template(run))
         if start is not None:
             tokens = tuple(token for token in tokens if not has_token(start.tokenizer, token))
-            run = _within_positions(run, named)
         return _with_tokens(run, tokens)
 
     def for_plan(self, run: Any) -> Any:
@@ -206,16 +204,6 @@ def _with_tokens(run: InstructRun, tokens: tuple[str, ...]) -> InstructRun:
     added = tuple(dict.fromkeys((*run.tokenizer.add_special_tokens, *tokens)))
     tokenizer = dataclasses.replace(run.tokenizer, add_special_tokens=added)
     return dataclasses.replace(run, tokenizer=tokenizer)
-
-
-def _within_positions(run: InstructRun, named: InstructRun) -> InstructRun:
-    """Limits rows to the positions of the start, unless the user set a length."""
-    training, most = run.training, run.model.positions.max_length
-    user_length = training.sequence_length != named.training.sequence_length
-    if user_length or training.sequence_length <= most:
-        return run
-    log(f"rows of {plural(most, 'token')}, the positions of {run.init_from}")
-    return dataclasses.replace(run, training=dataclasses.replace(training, sequence_length=most))
 
 
 def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
