@@ -120,7 +120,7 @@ SAID = {
     "law permutation": "permutation: inputs is an array of int64 [4]: an array [B T *F] is needed",
     "law padding": "padding: real is an array of float64 [3, 4]: an array of True and False [B T] ",
     "law cache": "laws: the texts have shape [2, 1]: give texts of two tokens or more, which need ",
-    "law prompt": "laws: the prompt has 3 of 3 tokens: give at least 1, and not all of them",
+    "law prompt": "laws: the prompt has length 3, the text 3: give a prompt of at least 1 that",
     "law beams": "laws: one beam has no others to continue from: give two or more",
     "law parts": "loss_split: parts is 1.5: a whole number is needed",
     "law packing": "laws: documents of 3 tokens in a row of 2: give documents with tokens, and a r",

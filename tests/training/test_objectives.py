@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.drawing import compiled
 from transformer_jax import laws
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.training.objectives import (
     length_weights,
@@ -118,10 +118,10 @@ def test_unsmoothed_loss_is_optax(make_toy, sentences):
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
 def test_impossible_smoothing_is_refused(smoothing):
-    with pytest.raises(ConfigError, match="label smoothing"):
+    with pytest.raises(ArgumentError, match="label_smoothing is"):
         sequence_to_sequence(BOS, smoothing)
 
 
 def test_negative_chunk_is_refused():
-    with pytest.raises(ConfigError, match="loss chunk is -1"):
+    with pytest.raises(ArgumentError, match="chunk is -1: at least 0"):
         sequence_to_sequence(BOS, chunk=-1)

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax import laws
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -275,7 +275,7 @@ def test_average_is_kept_if_and_only_if_it_has_a_decay():
     graph, state = fresh(make_line, DESCENT)
     with pytest.raises(ConfigError, match="go together"):
         make_step(squares, DESCENT, merging(graph), ema_decay=0.9)(state, {}, points())
-    with pytest.raises(ConfigError, match=r"ema_decay is 1\.0"):
+    with pytest.raises(ArgumentError, match=r"ema_decay is 1\.0"):
         make_step(squares, DESCENT, merging(graph), ema_decay=1.0)
 
 
@@ -323,7 +323,7 @@ def test_rows_that_do_not_divide_are_refused():
     graph, state = fresh(make_line, DESCENT)
     with pytest.raises(ConfigError, match="8 rows cannot be divided into 3 micro-batches"):
         make_step(squares, DESCENT, merging(graph), accumulation=3)(state, {}, points())
-    with pytest.raises(ConfigError, match="accumulation is 0"):
+    with pytest.raises(ArgumentError, match="accumulation is 0"):
         make_step(squares, DESCENT, merging(graph), accumulation=0)
 
 

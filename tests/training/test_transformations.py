@@ -191,7 +191,7 @@ def second_order():
             "second_order needs 'hessian', and a step gives value, grad, norm, value_fn",
         ),
         (optax.contrib.sophia(0.1), {}, "obj_fn must be provided to hutch"),
-        (optax.lookahead(optax.sgd(0.1), 2, 0.5), {}, "optimizer: no state for the parameters of"),
+        (optax.lookahead(optax.sgd(0.1), 2, 0.5), {}, "lookahead trains pairs of parameters"),
         (optax.contrib.schedule_free_sgd(0.1), {"ema_decay": 0.9}, "leave ema_decay out"),
     ],
     ids=["unknown", "hutchinson", "lookahead", "ema"],

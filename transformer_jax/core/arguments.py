@@ -107,7 +107,7 @@ def _refusal(value: Any, kind: Any) -> str | None:
         return None if refused is None else str(refused)
     if origin in _UNIONS:
         found = [_refusal(value, part) for part in parts]
-        return None if None in found else _joined(found)
+        return None if None in found else _alternatives(found)
     if hasattr(kind, "dim_str"):
         return _array_refusal(value, kind)
     if origin is collections.abc.Callable:
@@ -128,7 +128,7 @@ def _is_plain(kind: Any) -> bool:
     return known or kind in (int, float, bool, str, types.NoneType)
 
 
-def _joined(needed: list[str | None]) -> str:
+def _alternatives(needed: list[str | None]) -> str:
     """Joins alternatives: "a whole number is needed", "None is needed"."""
     end = " is needed"
     said = list(dict.fromkeys(one for one in needed if one is not None))

@@ -89,8 +89,8 @@ def prefilled(
     tokens = _several(tokens)
     if not 0 < length < tokens.shape[1]:
         raise ArgumentError(
-            f"laws: the prompt has {length} of {tokens.shape[1]} tokens: give at least 1, and not "
-            f"all of them"
+            f"laws: the prompt has length {length}, the text {tokens.shape[1]}: give a prompt of "
+            f"at least 1 that is shorter than the text"
         )
     found = _continued(prefill, step, cache, tokens, length)
     place = _from(tokens.shape[1] - found.shape[1], found, np.asarray(whole(tokens)))

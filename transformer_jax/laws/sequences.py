@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Int, Shaped
 
-from transformer_jax.core.errors import ArgumentError
+from transformer_jax.core.errors import ArgumentError, plural
 from transformer_jax.laws.changes import other_values
 from transformer_jax.laws.finding import Finding, difference, finding, law, worst
 
@@ -139,8 +139,8 @@ def _row(
     total = sum(map(len, documents))
     if not all(map(len, documents)) or not 0 < total <= length:
         raise ArgumentError(
-            f"laws: documents of {total} tokens in a row of {length}: give documents with tokens, "
-            f"and a row that holds them all"
+            f"laws: documents of {plural(total, 'token')} in a row of {length}: give documents "
+            f"with tokens, and a row that holds them all"
         )
     tokens = np.full(length, np.asarray(documents[0])[0])
     segments, positions, first = np.zeros_like(tokens), np.zeros_like(tokens), 0

@@ -384,10 +384,7 @@ class Trainer(Configuration, group="training"):
             return dict(self.task.test(found.model, found.step))
 
     def _own_mesh(self) -> Mesh | None:
-        """Returns a mesh of this process's devices; None is a single device.
-
-        The tested model is sharded, since the training state is also in memory.
-        """
+        """Returns a mesh of this process's devices, next to the state; None is a single device."""
         if self.on.size == 1:
             return None
         if jax.process_count() == 1:

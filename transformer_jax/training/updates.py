@@ -33,12 +33,19 @@ def optimizer_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
         ConfigError: It is for other parameters than nested dictionaries of arrays.
     """
     try:
-        return tx.init(params)
+        state = tx.init(params)
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"optimizer: no state for the parameters of a model ({error}): choose another "
             f"transformation"
         ) from error
+    is_lookahead = lambda node: isinstance(node, optax.LookaheadState)
+    if any(map(is_lookahead, jax.tree.leaves(state, is_leaf=is_lookahead))):
+        raise ConfigError(
+            "optimizer: lookahead trains pairs of parameters (LookaheadParams), which a model does "
+            "not have: choose another transformation"
+        )
+    return state
 
 
 def further_arguments(
@@ -145,11 +152,9 @@ def evaluated_parameters(opt_state: PyTree, params: PyTree) -> PyTree | None:
     states = [node for node in jax.tree.leaves(opt_state, is_leaf=is_own) if is_own(node)]
     for state in states:
         if isinstance(state, SAMState):
-            between, cache = state.steps_since_sync > 0, state.cache
-            params = _where_trained(cache, params, lambda a, b, c=between: jnp.where(c, a, b))
+            params = _where_trained(state.cache, params, _sam_formula(state))
         else:
-            b1 = state.b1
-            params = _where_trained(state.z, params, lambda z, y, b=b1: (y - (1 - b) * z) / b)
+            params = _where_trained(state.z, params, _average_formula(state))
     return params if states else None
 
 
@@ -186,7 +191,20 @@ def moving_average(ema: PyTree, params: PyTree, step: Int[Array, ""], decay: flo
     return jax.tree.map(lambda a, p: a + (1.0 - keep).astype(p.dtype) * (p - a), ema, params)
 
 
-def _where_trained(own: PyTree, params: PyTree, formula: Callable[[Array, Array], Array]) -> PyTree:
+Formula = Callable[[Array, Array], Array]  # of an optimizer's array and a parameter
+
+
+def _sam_formula(state: SAMState) -> Formula:
+    """The parameters before the adversarial updates, which ``sam`` keeps meanwhile."""
+    return lambda kept, now: jnp.where(state.steps_since_sync > 0, kept, now)
+
+
+def _average_formula(state: ScheduleFreeState) -> Formula:
+    """``x = (y − (1 − β₁) z) / β₁``: Defazio et al. 2024, formula (1), solved for the average."""
+    return lambda z, y: (y - (1 - state.b1) * z) / state.b1
+
+
+def _where_trained(own: PyTree, params: PyTree, formula: Formula) -> PyTree:
     """Applies a formula to an optimizer's arrays and the parameters, except masked parameters."""
     is_masked = lambda node: isinstance(node, optax.MaskedNode)
     combine = lambda a, b: b if is_masked(a) else formula(a, b).astype(b.dtype)
