@@ -18,8 +18,8 @@ EXEMPT = NO_ROWS | {
     "demonstrations": "every field is a field of the template, which names those that it uses",
     "prompts in lines or JSONL": "read as prompts to learn from",
     "requests": "a key that is no setting is refused",
-    "pictures in class folders": "a file is a picture, or is counted: tests/data/images",
-    "pictures in arrays": "arrays are chosen by name: tests/data/images",
+    "pictures in class folders": "other files are counted: tests/data/images/test_folders.py",
+    "pictures in arrays": "other arrays are named: tests/data/images/test_folders.py",
     "analogy questions": "four words in a line; other lines are refused",
     "similar words": "two words and a number in a line; other lines are refused",
 }

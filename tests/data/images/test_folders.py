@@ -169,16 +169,17 @@ def test_bad_pictures_come_at_once_and_can_be_skipped(pets, capfd):
 def test_bad_rows_of_a_table_come_with_bad_pictures(pets, capfd):
     (pets / "cat" / "bad.jpg").write_bytes(b"no picture")
     rows = ["file_name,label", "cat/a.jpg,cat", "cat/bad.jpg,cat", "cat/none.jpg,cat",
-            "dog/d.jpeg,", "s3://bucket/x.jpg,cat", "cat/b.jfif,cat,more"]  # fmt: skip
+            "dog/d.jpeg,", "cat/bad.jpg,dog", "s3://bucket/x.jpg,cat",
+            "cat/b.jfif,cat,more"]  # fmt: skip
     (pets / "a.csv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match="5 bad rows") as error:
+    with pytest.raises(DataError, match="6 bad rows") as error:
         open_images(ImageData(str(pets / "a.csv"), read=ALL))
-    for said in (":3: ", ":4: ", ":5: no text for dog/d.jpeg", ":6: s3://bucket/x.jpg is on",
-                 ":7: 3 columns"):  # fmt: skip
+    for said in (":3: ", ":4: ", ":5: no text for dog/d.jpeg", ":7: s3://bucket/x.jpg is on",
+                 ":8: 3 columns", "and 1 more"):  # fmt: skip
         assert said in str(error.value)
     table = open_table(str(pets / "a.csv"), SKIP, "")
     assert (table.keys, table.texts, table.rows.tolist()) == (["cat/a.jpg"], ["cat"], [0])
-    assert "5 bad rows left out" in capfd.readouterr().err
+    assert "6 bad rows left out" in capfd.readouterr().err
 
 
 def test_small_files_do_not_unpack_to_large_arrays(tmp_path, monkeypatch):

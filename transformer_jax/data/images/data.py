@@ -167,7 +167,9 @@ def _checked(table: ImageTable, read: ImageReadOptions, bad: BadRows) -> ImageTa
     skips = read.bad_rows == "skip"
     good = check_pictures(table.pictures, read.max_pixels, bad, decoded=skips)
     if len(good) < len(table.pictures):
+        before, pictures = len(table), len(table.pictures)
         table = table.with_pictures(good)
+        bad.count += before - len(table) - (pictures - len(good))  # more rows of a bad picture
     bad.report(len(table))
     return table
 
