@@ -183,7 +183,7 @@ def _order(corpus: Corpus) -> str:
     """Returns a fingerprint of the words in their order, as ids."""
     told = hashlib.sha256()
     for start in range(0, len(corpus.ids), _HASHED):
-        told.update(np.ascontiguousarray(corpus.ids[start : start + _HASHED]))
+        told.update(np.ascontiguousarray(corpus.ids[start : start + _HASHED]).data)
     return told.hexdigest()
 
 
@@ -204,9 +204,9 @@ def _state(path: Path, corpus: Corpus, settings: Mapping[str, Any]) -> tuple[int
     """
     if not path.exists():
         return 0, initial_tables(len(corpus.words), Word2VecConfig(**settings["training"]))
-    text = lambda name: bytes(found[name]).decode()
     try:
         found = load(read_file(path))
+        text = lambda name: bytes(found[name]).decode()
         epochs, corpus_of = int(found["epochs"]), text("corpus")
         tables = Tables(jnp.asarray(found["inputs"]), jnp.asarray(found["outputs"]))
         if "digest" in found and text("digest") != _digest(found):

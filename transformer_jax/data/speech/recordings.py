@@ -94,8 +94,8 @@ def load_recordings(data: SpeechData) -> SpeechSplits:
     """
     if data.train is None:
         raise ConfigError("no training data: give data.train, a manifest of recordings")
-    tests, how = {}, {"prepare": Preparation.of(data.read), "bad_rows": data.read.bad_rows}
-    read = functools.partial(read_manifest, **how)
+    prepare, tests = Preparation.of(data.read), {}
+    read = functools.partial(read_manifest, prepare=prepare, bad_rows=data.read.bad_rows)
     train = read(data.train, "data.train")
     valid = None
     if data.valid is not None:

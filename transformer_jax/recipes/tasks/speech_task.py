@@ -119,8 +119,9 @@ def speech_recognition(
     width = config.features.num_features
     read = dataclasses.replace(settings.read, normalization=tokenizer.normalization)
     settings = dataclasses.replace(settings, read=read)
-    how = {"width": width, "cache": cache, "bad_rows": settings.read.bad_rows}
-    parts = functools.partial(build_features, audio=settings.audio, **how)
+    parts = functools.partial(
+        build_features, audio=settings.audio, width=width, cache=cache, bad_rows=read.bad_rows
+    )
     features = parts(data.train)
     normalization = settings.normalization
     if not normalization.mean:
@@ -143,9 +144,9 @@ def speech_recognition(
         if evaluation.sentences:
             # All sources that fit the model, even if longer than in training.
             most = config.max_length * config.features.stacked_frames
-            read = np.flatnonzero((held.frames > 0) & (held.frames <= most))
-            read = read[: evaluation.sentences].tolist()
-            evaluate = _ErrorRates(kept, data.valid, read, tokenizer, evaluation)
+            fits = np.flatnonzero((held.frames > 0) & (held.frames <= most)).tolist()
+            first = fits[: evaluation.sentences]
+            evaluate = _ErrorRates(kept, data.valid, first, tokenizer, evaluation)
     tests = {name: _all_of(part, parts(part), config) for name, part in data.tests.items()}
     return Task(
         model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
