@@ -18,6 +18,8 @@ from tests.cli.conftest import Command
 from tests.doors import table, uses
 from tests.doors.readers import Form
 from transformer_jax.data.preparation import compose
+from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.writing import truncate_at_stop
 from transformer_jax.word_vectors.formats import load_embeddings
 
 LAW = 1
@@ -170,3 +172,19 @@ def test_commands_read_texts_of_every_form_alike(name, tmp_path, monkeypatch, ca
     expected = printed(compose(uses.TEXT))
     for change in changes:
         assert printed(change(uses.TEXT)) == expected
+
+
+@pytest.mark.slow
+def test_answers_are_found_alike_and_spelled_as_the_paragraph_spells_them(tmp_path):
+    model = tj.load(uses.USES["answer questions"].write(tmp_path / "model"))
+    found = [model("un café", context, top_k=5) for context in (uses.TEXT, _apart(uses.TEXT))]
+    for one, other in zip(*found, strict=True):
+        assert (compose(other.text), other.score) == (one.text, pytest.approx(one.score, abs=1e-4))
+        assert other.start < 0 or _apart(uses.TEXT)[other.start :].startswith(other.text)
+
+
+def test_a_stop_string_ends_a_text_in_any_spelling():
+    request = GenerationRequest("un", stop=(_apart("é"), "ö"))
+    for text in ("caf\u00e9 là", _apart("café là")):
+        assert truncate_at_stop(text, request.stop_spellings)[1]
+    assert truncate_at_stop(_apart("schöne"), request.stop_spellings) == ("sch", True)
