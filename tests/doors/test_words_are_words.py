@@ -21,7 +21,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.evaluation.cider import caption_words
 from transformer_jax.evaluation.diversity import distinct_n
 from transformer_jax.evaluation.error_rates import word_error_rate
-from transformer_jax.evaluation.words import main_script, split_characters
+from transformer_jax.evaluation.words import main_script, split_characters, split_words
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 from transformer_jax.inference.texts import TaggingPredictor
 from transformer_jax.visual.heat_maps import word_maps
@@ -122,6 +122,7 @@ def _samples(folder: Path) -> None:
     assert distinct_n(texts, 1) == 5 / 8
     assert word_error_rate(texts[:1], texts[1:]).rate == 25
     assert main_script(texts) == "other"
+    assert split_words("char")("ที่ นี่") == ["ที่", "นี่"]
     assert split_characters("ที่นี่ 猫咪") == ["ที่", "นี่", "猫", "咪"]
     assert caption_words(f"{texts[0]}।") == texts[0].split(" ")
 
@@ -230,7 +231,7 @@ def test_words_keep_their_marks_and_sentences_their_ends(name, tmp_path):
 
 # Where user text comes to, and the files of it that may match letters or split at blanks.
 FOLDERS = (
-    "data", "decoding", "evaluation", "inference", "recipes", "training", "visual", "word_vectors",
+    "data", "decoding", "evaluation", "inference", "recipes", "visual", "word_vectors",
 )  # fmt: skip
 ELSEWHERE = {
     "data/words.py": "says what a word is",

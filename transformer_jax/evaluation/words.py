@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from transformer_jax.core.errors import ConfigError, pasted
-from transformer_jax.data.words import blank_words, letter_words, marked_letters
+from transformer_jax.data.words import blank_words, letter_words, mark_groups, marked_letters
 
 if TYPE_CHECKING:
     from sacrebleu.metrics import BLEU
@@ -170,7 +170,7 @@ def split_words(tokenize: str) -> Callable[[str], list[str]]:
     """Returns a function from a text to its words.
 
     ``13a``, ``intl`` and ``none`` split only at blanks, as published word counts do; the others
-    split like sacreBLEU.
+    split like :func:`bleu_words`.
 
     Example:
         >>> split_words("13a")("the cat, again"), split_words("zh")("我们去NY")
@@ -183,10 +183,14 @@ def split_words(tokenize: str) -> Callable[[str], list[str]]:
 def bleu_words(tokenize: str) -> Callable[[str], list[str]]:
     """Returns a function from a text to the words that sacreBLEU's tokenizer makes of it.
 
+    Unlike sacreBLEU's, characters (``char``) keep their marks.
+
     Example:
-        >>> bleu_words("13a")("the cat, again")
-        ['the', 'cat', ',', 'again']
+        >>> bleu_words("13a")("the cat, again"), bleu_words("char")("ที่ นี่")
+        (['the', 'cat', ',', 'again'], ['ที่', 'นี่'])
     """
+    if tokenize == "char":
+        return lambda text: [one for _, one in mark_groups(text) if not one.isspace()]
     tokenizer = make_bleu(tokenize).tokenizer
     return lambda text: str(tokenizer(text)).split()
 
