@@ -51,6 +51,7 @@ def write(folder, draw):
     save_file(one, folder / "model.safetensors", {"format": "pt"})
 
 
+@pytest.mark.filterwarnings("ignore:.* longer than the model reads")
 @pytest.mark.parametrize("seed", range(20))
 def test_scores_are_those_of_a_cross_encoder(tmp_path, seed):
     draw = random.Random(seed)
