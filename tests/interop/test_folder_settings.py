@@ -9,11 +9,14 @@ from safetensors.numpy import save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import transformer_jax
+from tests.interop import published_starts as starts
 from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.interop.folder_keys import GENERATION, SENTENCES, TABLES, TOKENIZER
 from transformer_jax.interop.hf_run_directory import HFRunDirectory
+from transformer_jax.recipes import driver
+from transformer_jax.runs.run_directory import RunDirectory
 
 WORDPIECE = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 IDENTITY = "torch.nn.modules.linear.Identity"
@@ -216,3 +219,23 @@ def test_every_key_of_the_tables_has_a_reason():
     }  # fmt: skip
     for table in (TOKENIZER, GENERATION, SENTENCES):
         assert all(len(use.why) > 10 for use in table.values())
+
+
+def test_fine_tuning_reads_no_more_than_its_start_unless_it_is_told_to(tmp_path, shared, capsys):
+    """transformers cuts training examples at the length of the tokenizer, too."""
+    data = shared("published_starts", starts.write_data)
+    folder = starts.write("bert_cls", tmp_path / "bert")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 12}))
+    command = ["finetune", "classify", "--data.train", f"{data}/classify.tsv", "--reinit-head"]
+    command += ["--init-from", str(folder), "--distributed.num-local-devices", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "train", lambda *_: 0)
+        assert main([*command, "--output", str(tmp_path / "a")]) == 0
+        assert "task.max_length 12: the longest text" in capsys.readouterr().err
+        given = ["--task.max-length", "20", "--output", str(tmp_path / "b")]
+        assert main([*command, *given]) == 0
+    lengths = [
+        RunDirectory.open(tmp_path / run).read_config()["task"]["max_length"] for run in "ab"
+    ]
+    assert lengths == [12, 20]

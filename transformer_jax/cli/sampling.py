@@ -129,9 +129,11 @@ def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler
         CheckpointError: The run does not exist, or is damaged.
     """
     from transformer_jax.inference.chats import load_chat
+    from transformer_jax.inference.generation_settings import note_unused
     from transformer_jax.inference.load_run import load_language
     from transformer_jax.inference.runs import as_trained
 
+    note_unused(run)
     prepare = as_trained(run, trim=False)
     if not conversational:
         return Sampler(load_language(run, checkpoint), None, prepare)

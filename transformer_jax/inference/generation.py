@@ -29,6 +29,7 @@ from transformer_jax.inference.generation_settings import (
     changes_of,
     generated,
     is_hf,
+    note_unused,
     refuse_hf,
     request_of,
     requests_of,
@@ -142,6 +143,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
                     f"{self._path}: CTranslate2 does not support generation_config hf"
                 )
             return _first(texts, [*map(generated, self._hf(given, changes, directions))])
+        note_unused(self._path)
         search = TRANSLATION.changed(**self._usual | changes)
         lines, translator = map(self._prepare, given), self._translator
         with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
@@ -315,6 +317,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         changes = changes_of(generation_config, settings)
         if is_hf(generation_config):
             return _first(prompts, self._by_hf_config(listed(prompts), changes))
+        note_unused(self._path)
         requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
         with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
             found = self._language.generate(requests)
@@ -361,6 +364,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
                 raise ConfigError(f"{name}: an answer is one text, sampled or greedy: leave it out")
         refuse_hf(generation_config, "answers")
         request = request_of("", changes)
+        note_unused(self._path)
         if self._chat is None:
             from transformer_jax.inference.chats import answering
 
@@ -379,6 +383,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
             **settings: See :meth:`generate`, except beams.
         """
         changes = changes_of(generation_config, settings)
+        note_unused(self._path)
         return iter(self._language.stream(request_of(self._prepare(prompt), changes)))
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
