@@ -1,4 +1,4 @@
-"""What a folder says holds: each key of its files is applied, or refused, or has no effect here.
+"""A folder holds what it says: each key of its files is applied, refused, or has no effect here.
 
 Whatever head or family stands above it: the length of texts, token types, the activation of scores,
 special tokens, the search. Keys that no table knows are told.
@@ -62,7 +62,7 @@ def _numbers(result: Any) -> np.ndarray:
     return np.asarray(result, np.float64)
 
 
-def _told(name: str, folder: Path) -> None:
+def _named(name: str, folder: Path) -> None:
     """A search of this library names the settings of the folder that it ignores."""
     path = uses.USES[name].write(folder / "model")
     _says(path, "generation_config.json", repetition_penalty=1.5, num_beams=3, use_cache=True)
@@ -118,9 +118,9 @@ CASES: dict[str, Check] = {
     ),
     "classify texts": _length,
     "embed texts": _length,
-    "translate": _told,
-    "generate": _told,
-    "chat": _told,
+    "translate": _named,
+    "generate": _named,
+    "chat": _named,
 }
 EXEMPT = {
     "weights": "tensors, each of which is used or refused: tests/interop/test_missing_tensors.py",

@@ -22,9 +22,8 @@ from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
-from transformer_jax.recipes.given import was_given
 from transformer_jax.recipes.initial_labels import as_in_start
-from transformer_jax.recipes.publishing import publication_of, with_heads
+from transformer_jax.recipes.publishing import with_heads, within_start
 from transformer_jax.recipes.read_flags import RowFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Recipe
 from transformer_jax.recipes.settings import (
@@ -131,7 +130,7 @@ class Finetuning(Recipe):
         if run.task.labels:
             raise ConfigError("task.labels are read from the training file: leave them out")
         _check_second(run)
-        run = _within_start(run, start)
+        run = within_start(run, start)
         if start is not None and start.model.decoder_layers:
             return _for_decoder(run, start)
         if run.model.decoder_layers:
@@ -286,24 +285,6 @@ class Finetuning(Recipe):
         task, kind = fields["task"], self.family_of(fields)
         labels = len(task.get("labels", []))
         return make_model(kind, config, task=task["kind"], labels=labels, rngs=rngs)  # type: ignore[arg-type]
-
-
-def _within_start(run: Any, start: Any) -> Any:
-    """Returns the run with examples no longer than its start reads texts, unless a length is given.
-
-    A published model says how many tokens it reads; another one has as many as its positions.
-    """
-    if start is None or was_given("task.max_length"):
-        return run
-    from transformer_jax.inference.encoders import read_length
-
-    most = run.model.positions.max_length
-    if publication_of(start) is not None:
-        most = min(most, read_length(start.directory))
-    if run.task.max_length <= most:
-        return run
-    log(f"task.max_length {most}: the longest text that {run.task.init_from} reads")
-    return dataclasses.replace(run, task=dataclasses.replace(run.task, max_length=most))
 
 
 def _check_second(run: Any) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.recipes.given import was_given
 
 if TYPE_CHECKING:
     from transformer_jax.models.making import Kind, TaskKind
     from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.recipe import Recipe
 
-__all__ = ["check_export", "publication_of", "republished_run", "with_heads"]
+__all__ = ["check_export", "publication_of", "republished_run", "with_heads", "within_start"]
 
 # Families of runs that may take a part of their model from a start of another family.
 _COMPOSED = ("encoder-decoder", "captioner")
@@ -118,3 +119,21 @@ def check_export(recipe: "Recipe", run: Any, start: "Initial | None") -> None:
             f"{path}: the trained model could not be exported: {error}: leave out settings that "
             f"change the model, or start from another model"
         ) from None
+
+
+def within_start(run: Any, start: Any) -> Any:
+    """Returns the run with examples no longer than its start reads texts, unless a length is given.
+
+    A published model says how many tokens it reads; another one has as many as its positions.
+    """
+    if start is None or was_given("task.max_length"):
+        return run
+    from transformer_jax.inference.encoders import read_length
+
+    most = run.model.positions.max_length
+    if publication_of(start) is not None:
+        most = min(most, read_length(start.directory))
+    if run.task.max_length <= most:
+        return run
+    log(f"task.max_length {most}: the longest text that {run.task.init_from} reads")
+    return dataclasses.replace(run, task=dataclasses.replace(run.task, max_length=most))
