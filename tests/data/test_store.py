@@ -40,7 +40,7 @@ def test_over_long_pairs_are_dropped_and_counted():
     # Sources have 2 i + 2 tokens for i = 0 ... 6, targets i + 1.
     wanted = [i for i in range(30) if 2 * (i % 7) + 2 <= 10 and i + 1 <= 10]
     assert store.pair_indices.tolist() == wanted
-    assert store.counts == {"over_long_dropped": 30 - len(wanted)}
+    assert store.counts == {"dropped as too long": 30 - len(wanted)}
     assert rows(store.target) == [[*BYTES.encode("y" * i), BYTES.eos] for i in wanted]
 
 
@@ -51,7 +51,7 @@ def test_over_long_sides_are_cut_and_keep_their_end():
         for row, all_of_it in zip(rows(side), rows(full), strict=True):
             assert row == (all_of_it if len(all_of_it) <= 10 else [*all_of_it[:9], BYTES.eos])
     assert len(store) == 30
-    assert store.counts["over_long_cut"] == 22
+    assert store.counts == {"sources truncated": 8, "targets truncated": 20}
 
 
 def same(a, b):

@@ -96,6 +96,9 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
                     counter.show(i)
         if cut := translator.counts["cut"]:
             note(translator.cut_note(cut, translator.counts["lines"]))
+        if unknown := translator.counts["unknown"]:
+            read = plural(translator.counts["lines"], "line")
+            note(f"{unknown:,} of {read} hold text that the tokenizer does not know")
         if limited := translator.counts["limited"]:
             limit = translator.limit_note(limited, translator.counts["lines"])
             note(f"{limit}: raise --max-len-a or --max-len-b")

@@ -154,13 +154,18 @@ def _encode_pairs(
         frames, end = _frames(pairs, first), (first.eos,)
         source = encode_texts(pairs.sources, first, [(one.before, one.after) for one in frames])
         target = encode_texts(pairs.targets, second.targets, [(one.begins, end) for one in frames])
-    long = (source.lengths > max_length) | (target.lengths > max_length)
+    sides = {"sources": source.lengths > max_length, "targets": target.lengths > max_length}
+    long = sides["sources"] | sides["targets"]
     counts = {}
     kept = np.arange(len(long))
     if long.any():
-        counts[f"over_long_{'cut' if too_long == 'truncate' else 'dropped'}"] = int(long.sum())
         if too_long == "drop":
+            counts["dropped as too long"] = int(long.sum())
             kept = np.flatnonzero(~long)
+        else:
+            counts = {
+                f"{name} truncated": int(cut.sum()) for name, cut in sides.items() if cut.any()
+            }
         source = _shortened(source, kept, max_length)
         target = _shortened(target, kept, max_length)
     return PairStore(source, target, kept, counts)

@@ -66,8 +66,9 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         most: Largest number of tokens in a translation after these, including EOS.
         longest: Largest number of tokens in a source, including its special tokens, such as EOS.
         room: Largest number of tokens in its text.
-        counts: Numbers of lines so far: ``lines``, ``empty``, ``cut``, and ``limited``, whose best
-            text reached its length limit.
+        counts: Numbers of lines so far: ``lines``, ``empty``, ``cut``, ``unknown``, which hold text
+            that the tokenizer does not know, and ``limited``, whose best text reached its length
+            limit.
     """
 
     def __init__(
@@ -206,6 +207,8 @@ class LineTranslator(TextGenerator[GenerationConfig]):
                 f"split it, or let it be cut"
             )
         self.counts["cut"] += sum(cut)
+        if self.tokenizer.unk is not None:
+            self.counts["unknown"] += sum(self.tokenizer.unk in ids for ids in encoded)
         framed = zip(frames, encoded, strict=True)
         return [[*frame.before, *ids[:room], *frame.after] for frame, ids in framed], cut
 
