@@ -16,6 +16,7 @@ from transformer_jax.data import coverage
 from transformer_jax.data.coverage import text_coverage
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences
+from transformer_jax.data.squad import Questions, SquadAnswer
 from transformer_jax.data.tagged_files import Tagged
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.models.config import TransformerConfig
@@ -160,6 +161,19 @@ def test_every_kind_of_data_is_checked(letters, kind, capsys):
     with allowing(unknown=True, lossy=True):
         make()
     assert "unknown text: " in capsys.readouterr().err
+
+
+def test_truncated_questions_and_answers_in_no_window_are_counted(capsys):
+    words = train_tokenizer("wordpiece", LATIN, 60, special=BERT_SPECIAL)
+    context = "a man eats " * 20
+    answers = [SquadAnswer("a man", 0)], [SquadAnswer(context.strip(), 0)]
+    part = Questions("file", ["0", "1"], ["a man " * 40, "the man"], [context] * 2, [*answers])
+    encoder = TransformerConfig(vocab_size=words.vocab_size, d_model=8, decoder_layers=0)
+    splits = LabeledSplits(part, None, {})
+    labeled(splits, encoder, words, kind="qa", labels=(), length=32, stride=8)
+    said = capsys.readouterr().err
+    assert "file: 2 questions, 1 of them truncated, " in said
+    assert ", 1 answer in no window, " in said
 
 
 def test_targets_that_are_decoded_otherwise_are_refused(capsys):

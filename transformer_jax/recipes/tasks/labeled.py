@@ -317,12 +317,12 @@ def _encode(
     found = locate_answers(spans, part.answers).astype(np.int32)
     ids = spans.examples.store.ids
     unknown = describe_unknown(part.name, *_sides(part, tokenizer, ids))
-    cut = f", {spans.cut:,} of them truncated" if spans.cut else ""
+    shortened = f", {spans.cut:,} of them truncated" if spans.cut else ""
     inside = set(spans.question[(found > 0).any(1)].tolist())
     lost = sum(bool(answers) and i not in inside for i, answers in enumerate(part.answers))
     outside = f", {plural(lost, 'answer')} in no window" if lost else ""
     log(
-        f"{part.name}: {plural(len(part), 'question')}{cut}, {plural(len(spans), 'window')}"
+        f"{part.name}: {plural(len(part), 'question')}{shortened}, {plural(len(spans), 'window')}"
         f"{outside}{unknown}"
     )
     return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)
