@@ -15,6 +15,7 @@ from transformer_jax.core.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    ListedError,
     NumericsError,
     Stopped,
 )
@@ -58,6 +59,13 @@ def test_every_error_is_one_line_and_a_code(error, code, capsys):
 def test_a_stop_on_request_is_no_error(stop, code, said, capsys):
     assert guarded(er_raising(stop)) == code
     assert capsys.readouterr().err == said
+
+
+def test_an_error_about_several_rows_is_a_line_for_each(capsys):
+    error = ListedError("a.tsv: 2 bad rows", ["a.tsv:1: no\ntext", "a.tsv:7: empty"])
+    assert guarded(er_raising(error)) == 3
+    said = capsys.readouterr().err
+    assert said == "error: a.tsv: 2 bad rows\nerror: a.tsv:1: no text\nerror: a.tsv:7: empty\n"
 
 
 def test_ordinary_ends_say_nothing(capsys):
