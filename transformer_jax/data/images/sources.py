@@ -218,7 +218,9 @@ def check_pictures(
         return None
 
     good, name = [], f"decoding the pictures of {bad.name}"
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+    # Decoded pictures take memory, and the time of a processor.
+    count = min(_THREADS, os.cpu_count() or 1) if decoded else _THREADS
+    with concurrent.futures.ThreadPoolExecutor(count) as threads:
         flaws: Iterator[DataError | None] = threads.map(flaw, range(len(source)))
         for index in tracked(range(len(source)), name) if decoded else range(len(source)):
             with bad:
