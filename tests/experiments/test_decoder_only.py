@@ -330,7 +330,7 @@ MISTAKES = [
     (["train", "ngram", "{data}", "--model.order", "0"], 2, "model.order is 0"),
     (["train", "ngram", "{data}", "--model.smoothing", "add-k", "--model.k", "-1"], 2,
      "model.k is -1"),
-    (["train", "char-cpu", "--data.jsonl", "{texts}/all.jsonl"], 3, "all.jsonl:1: no field 'text'"),
+    (["train", "char-cpu", "--data.jsonl", "one.jsonl"], 3, "one.jsonl:1: no field 'text'"),
     (["resume", "{texts}"], 4, "not a run directory"),
     (["resume", "{run}", "--mesh.tensor", "3"], 2, "there are 8: write --mesh.tensor 2"),
     (["evaluate", "{texts}"], 4, "not a run directory"),
@@ -346,6 +346,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     runs, ngram_run, texts, tmp_path, monkeypatch, capfd, given, code, said
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.jsonl").write_text('{"body": "a"}\n')
     places = {"texts": texts, "run": runs("file"), "ngram": ngram_run["five"]}
     filled = []
     for word in given:
