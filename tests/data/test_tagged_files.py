@@ -46,7 +46,7 @@ def test_the_tag_is_in_the_last_column_or_in_the_one_that_is_named(tmp_path, opt
             r"a.conll:2: a comment or the word '#' with the tag "
             r"'SYM', which occurs nowhere else: move",
         ),
-        ("a X\n\u200b X\n", "upos", DataError, r"a.conll:2: a word or its tag is blank"),
+        ("a\tX\n\u200b\tX\n", "upos", DataError, r"a.conll:2: a word or its tag is blank"),
         ("\n-DOCSTART- O\n", "upos", DataError, r"a.conll: no sentences"),
     ],
 )
