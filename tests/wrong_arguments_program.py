@@ -183,6 +183,26 @@ CALLS = {
     "law documents": lambda: tj.laws.packing(len, len, [], length=2),
     "law of nothing": lambda: tj.laws.repeatability(lambda x: x, np.zeros((0, 3))),
     "law weights": lambda: tj.laws.weights_sum_to_one(np.ones(3)),
+    "task of numbers": lambda: tj.tasks.language_model([1, 2], DECODER, TOKENIZER),
+    "task of texts": lambda: tj.tasks.translation(["ab"], BOTH, TOKENIZER),
+    "trainer mesh": lambda: tj.Trainer(task(), "unused", optax.sgd(1), mesh=2),
+    "state average": lambda: tj.TrainState.create({}, optax.sgd(1), ema="yes"),
+    "state optimizer": lambda: tj.TrainState.create({}, "adam"),
+    "split": lambda: tj.split(5),
+    "decoder config": lambda: tj.Decoder("gpt2", rngs=nnx.Rngs(0)),
+    "encoder config": lambda: tj.Encoder(None, rngs=nnx.Rngs(0)),
+    "translator config": lambda: tj.TransformerEncoderDecoder("t5", rngs=nnx.Rngs(0)),
+    "decoder of floats": lambda: decoder(jnp.ones((1, 3))),
+    "decoder of a list": lambda: decoder([[1, 2]]),
+    "mesh of nothing": lambda: tj.make_mesh(devices=[]),
+    "warmup": lambda: tj.ScheduleConfig("cosine", -1),
+    "law stops": lambda: tj.laws.resumed(lambda stops: 1.0, [(-1,)]),
+    "law stop": lambda: tj.laws.resumed(lambda stops: 1.0, [2]),
+    "law visible": lambda: tj.laws.visibility(
+        len, np.ones((1, 3, 2), "f4"), np.ones((1, 2, 2), bool)
+    ),
+    "law real": lambda: tj.laws.padding(lambda x, real: x, ROWS, np.array([[True, False]])),
+    "law rows": lambda: tj.laws.batch_mates(lambda x: x, 5),
     "law mask": lambda: tj.laws.mask_polarity(len, np.ones((2, 3)), np.ones((2, 3)), None),
 }
 

@@ -43,6 +43,11 @@ def replace_where(inputs: PyTree, places: Bool[np.ndarray, "..."]) -> PyTree:
 
     def replaced(leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
         leaf = np.asarray(leaf)
+        if leaf.shape[: places.ndim] != places.shape:
+            raise ArgumentError(
+                f"laws: the mask has shape {list(places.shape)}, an input {list(leaf.shape)}: the "
+                f"leading axes must be equal"
+            )
         where = places.reshape(places.shape + (1,) * (leaf.ndim - places.ndim))
         return np.where(where, other_values(leaf, leaf), leaf)
 

@@ -107,6 +107,9 @@ def visibility(
         'row 0: position 0 does not read position 1'
     """
     visible = np.asarray(visible)
+    B, T, _ = vectors.shape
+    if visible.shape != (B, T, T):
+        raise ArgumentError(f"laws: visible has shape {list(visible.shape)}: {[B, T, T]} is needed")
     if not visible.any():
         raise ArgumentError("laws: visible is False everywhere: there is nothing to compare")
     reads = np.where(visible.any(-1, keepdims=True), _gradients(outputs, vectors), 0)

@@ -186,7 +186,8 @@ def batch_mates(outputs: OfRows, inputs: PyTree, *, tolerance: float = 0.0) -> F
         'row 0, position 0'
     """
     inputs = _arrays(inputs)
-    wanted, rows, places = _arrays(outputs(inputs)), _rows(inputs), []
+    rows = _rows(inputs)
+    wanted, places = _arrays(outputs(inputs)), []
     if all((leaf == leaf[:1]).all() for leaf in jax.tree.leaves(inputs)):
         raise ArgumentError("laws: all rows of the batch are equal: give two that differ")
     for row in rows:
@@ -227,7 +228,10 @@ def _arrays(tree: PyTree) -> PyTree:
 
 
 def _rows(inputs: PyTree) -> range:
-    return range(len(jax.tree.leaves(inputs)[0]))
+    leaves = jax.tree.leaves(inputs)
+    if not leaves or not all(leaf.ndim for leaf in leaves):
+        raise ArgumentError("laws: the inputs have no rows: give arrays [B ...]")
+    return range(len(leaves[0]))
 
 
 def _padded(real: Bool[np.ndarray, "B T"]) -> list[tuple[int, int]]:

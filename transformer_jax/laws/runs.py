@@ -95,6 +95,9 @@ def resumed(
         >>> resumed(lambda stops: train(stops, forgets=True), [(2,), (1, 4)]).where
         'stopped after step 1, 4: x: []'
     """
+    for steps in stops:
+        if not isinstance(steps, tuple) or not all(isinstance(n, int) and n > 0 for n in steps):
+            raise ArgumentError(f"laws: stops has {steps!r}: tuples of steps from 1 on, as [(2,)]")
     if not any(stops):
         raise ArgumentError("laws: no run stops: give steps, such as [(2,)]")
     wanted, places = train(()), []

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
+from transformer_jax.core.arguments import check_values
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
@@ -28,6 +29,7 @@ class Decoder(Summarized):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        check_values("Decoder: ", {"config": TransformerConfig}, {"config": config})
         if config.decoder_layers < 1 or config.encoder_layers:
             raise ConfigError(
                 f"encoder_layers is {config.encoder_layers} and decoder_layers "

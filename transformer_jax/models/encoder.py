@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
+from transformer_jax.core.arguments import check_values
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
@@ -27,6 +28,7 @@ class Encoder(Summarized):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        check_values("Encoder: ", {"config": TransformerConfig}, {"config": config})
         if config.encoder_layers < 1 or config.decoder_layers:
             raise ConfigError(
                 f"encoder_layers is {config.encoder_layers} and decoder_layers "

@@ -7,6 +7,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
+from transformer_jax.core.arguments import check_values
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
@@ -288,6 +289,9 @@ class TransformerEncoderDecoder(EncoderDecoder):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        check_values(
+            "TransformerEncoderDecoder: ", {"config": TransformerConfig}, {"config": config}
+        )
         for side in ("encoder_layers", "decoder_layers"):
             if getattr(config, side) < 1:
                 raise ConfigError(f"{side} is 0: an encoder-decoder needs at least 1 layer a side")

@@ -90,6 +90,8 @@ def make_mesh(
             raise ConfigError(f"a mesh has no axis {name}: there are {', '.join(axes)}")
     config = dataclasses.replace(config, **sizes)
     devices = jax.devices() if devices is None else devices
+    if not devices:
+        raise ConfigError("devices is empty: give some of jax.devices(), or leave it out")
     shape = mesh_shape(config, len(devices))
     # An axis may be a part of a physical axis of a TPU slice: otherwise most meshes of a v6e-16 are
     # refused.

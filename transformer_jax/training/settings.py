@@ -110,7 +110,7 @@ class ScheduleConfig(Configuration, group="optimizer.schedule"):
     kind: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "noam"
     # Number of warmup updates, or a fraction of the run if below 1; None is a tenth of the run, at
     # most 1000 updates.
-    warmup_steps: int | NotNegative | None = 4000
+    warmup_steps: Amount | NotNegative | None = 4000
     final_fraction: Share = 0.0  # cosine and linear: final learning rate divided by the peak
 
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree, UInt32
 
+from transformer_jax.core.arguments import check_values
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.trees import path_name
 from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
@@ -60,6 +61,7 @@ class TrainState(NamedTuple):
             >>> int(state.step), state.ema_params["w"].tolist()
             (0, [1.0, 1.0])
         """
+        check_values("TrainState.create: ", {"ema": bool}, {"ema": ema})
         opt_state = optimizer_state(tx, params)
         own = evaluated_parameters(opt_state, params) is not None
         kept = jax.tree.map(jnp.copy, params) if ema or own else None
@@ -81,6 +83,7 @@ def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
         >>> nnx.merge(graph, params)(jnp.ones((1, 2))).shape
         (1, 3)
     """
+    check_values("split: ", {"model": nnx.Module}, {"model": model})
     return nnx.graphdef(model), values(parameters(model))
 
 

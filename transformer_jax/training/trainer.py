@@ -14,7 +14,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.arguments import check_values, checked_arguments
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.core.keys import SCHEME, key_for, training_key
@@ -107,6 +107,7 @@ class Trainer(Configuration, group="training"):
                 f"optimizer is {self.optimizer!r}: give one, such as tj.adamw(1e-3) or "
                 f"optax.adam(1e-3)"
             )
+        check_values("Trainer: ", {"mesh": Mesh | None}, {"mesh": self.mesh})
         self.run = RunDirectory(self.directory)
         self.on = make_mesh() if self.mesh is None else self.mesh
         known = {metric.name: metric for metric in self.task.metrics}

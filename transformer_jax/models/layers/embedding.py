@@ -256,7 +256,7 @@ def check_tokens(tokens: Any, name: str = "tokens") -> None:
     """Refuses tokens that are not a batch of texts.
 
     Raises:
-        ArgumentError: The number of axes is not two.
+        ArgumentError: They are no array, no whole numbers, or the number of axes is not two.
 
     Example:
         >>> check_tokens(jnp.ones((3,), int))
@@ -264,5 +264,8 @@ def check_tokens(tokens: Any, name: str = "tokens") -> None:
         ...
         transformer_jax.core.errors.ArgumentError: tokens have shape (3,): [B T] is needed
     """
+    if not hasattr(tokens, "ndim") or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        found = getattr(tokens, "dtype", type(tokens).__name__)
+        raise ArgumentError(f"{name} are {found}: an array of whole numbers [B T] is needed")
     if tokens.ndim != 2:
         raise ArgumentError(f"{name} have shape {tokens.shape}: [B T] is needed")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.arguments import check_values, checked_arguments
 from transformer_jax.core.config_fields import Amount, Configuration, Count
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
@@ -139,9 +139,15 @@ def _with_bits(bits_per_nat: float) -> Objective:
 
 
 def as_documents(texts: Sequence[str]) -> DocumentStream:
-    """Returns texts as documents."""
+    """Returns texts as documents.
+
+    Raises:
+        ArgumentError: One of them is no text.
+    """
     import hashlib
 
+    for i, text in enumerate(texts):
+        check_values("texts: ", {f"text {i}": str}, {f"text {i}": text})
     digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
     chunks = lambda: (TextChunk(text, True) for text in texts)
     return DocumentStream("texts", digest, chunks)

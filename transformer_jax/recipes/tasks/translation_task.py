@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transformer_jax.core.arguments import checked_arguments
+from transformer_jax.core.arguments import check_values, checked_arguments
 from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
@@ -131,6 +131,9 @@ def translation(
     """
     read = dataclasses.replace(read, normalization=tokenizer.normalization)
     if not isinstance(data, Splits):
+        for i, pair in enumerate(data):
+            pair = tuple(pair) if isinstance(pair, list) else pair
+            check_values("translation: ", {f"pair {i}": tuple[str, str]}, {f"pair {i}": pair})
         data = Splits(collect(data, "pairs", Preparation.of(read)), None, {})
     for line in data.overlaps:
         log(line)
