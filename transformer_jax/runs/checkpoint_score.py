@@ -6,17 +6,17 @@ Every manifest stores the progress, so that a resumed run ends like an uninterru
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from transformer_jax.core.arguments import check_values
+from transformer_jax.core.config_fields import Configuration
 
 __all__ = ["PROGRESS", "CheckpointScore", "Metric", "Standing", "score_of"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
+class Metric(Configuration, group="metric"):
     """A metric that ranks checkpoints.
 
     Attributes:
@@ -24,11 +24,8 @@ class Metric:
         better: Which values are better, ``lower`` or ``higher``.
     """
 
-    name: str
-    better: Literal["lower", "higher"]
-
-    def __post_init__(self) -> None:
-        check_values("Metric: ", get_type_hints(Metric), {"name": self.name, "better": self.better})
+    name: str  # valid_loss, or a result of Task.evaluate
+    better: Literal["lower", "higher"]  # which values are better
 
 
 class CheckpointScore(NamedTuple):
