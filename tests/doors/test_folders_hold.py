@@ -124,7 +124,7 @@ CASES: dict[str, Check] = {
 }
 EXEMPT = {
     "weights": "tensors, each of which is used or refused: tests/interop/test_missing_tensors.py",
-    "processor of pictures": "compared with 300 processors: tests/parity of pictures",
+    "processor of pictures": "each key: tests/interop/test_image_processors.py, and tests/parity",
     "chat template": "a program that is run as it is: tests/data/chat",
     "adapter": "each key is applied or refused: tests/interop/test_peft_folders.py",
     "run": "the files of this package, whose settings are checked when they are read",
@@ -142,10 +142,10 @@ EXEMPT = {
     "search texts": "vectors of embed texts",
     "compare vectors of a word": "vectors of embed texts",
     "transcribe": "no published family takes sound",
-    "caption": "the search of captions is that of their folder: tests/cli of captions",
+    "caption": "the search of the folder: tests/parity/test_folder_captions.py",
     "classify pictures": "takes pictures: see the processor of pictures",
     "embed pictures": "takes pictures: see the processor of pictures",
-    "match pictures and texts": "two towers, whose texts have the length of their positions",
+    "match pictures and texts": "two towers, of the length of their tokenizer: tests/parity",
     "tokenize": "all tokens of a text, before any model cuts it",
     "words of word vectors": "files of vectors say nothing about reading",
 }

@@ -59,7 +59,9 @@ class ImageTextPredictor(Predictor):
         config = open_directory(path).read_config()
         self.form = pictures_of(config, self.model.encoder.config.image)
         self._prepare = as_trained(path)
-        self._reader = TextReader(self.tokenizer, self.model.config.max_length)
+        positions = self.model.config.max_length
+        length = min(positions, config.get("text_length", positions))
+        self._reader = TextReader(self.tokenizer, length)
         graph, self._params = loaded
         self._images = MeshProgram(lambda p, x: nnx.merge(graph, p).embed_images(x))
         self._texts = MeshProgram(lambda p, *x: nnx.merge(graph, p).embed_texts(*x))

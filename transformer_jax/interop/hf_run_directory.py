@@ -230,6 +230,7 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
         found["encoder"] = dataclasses.asdict(model.encoder)
         if model.contrast is not None:
             found["contrast"] = dataclasses.asdict(model.contrast)
+            found["text_length"] = length
         _with_preprocessor(found["published"], folder.path, model.encoder.image)
     elif model.kind == "image":
         found["task"] = {"kind": "classify", "labels": list(model.labels)} if model.task else None
