@@ -1,6 +1,7 @@
 """Lines of text files, numbered as by ``wc -l`` and verified to be text."""
 
 import codecs
+import errno
 import gzip
 import io
 import os
@@ -8,6 +9,7 @@ import pathlib
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.core.storage.copies import fetched
@@ -25,7 +27,10 @@ __all__ = [
 ]
 
 
-_LONGEST_LINE = 1 << 30  # bytes
+_LONGEST_LINE = 100 << 20  # bytes
+# An archive is unpacked while it is small, or its text is at most so many times as long as it. Text
+# in a language is 2 to 10 times as long as its archive.
+_SMALL, _MOST_UNPACKED = 1 << 26, 200
 _BLOCK = 1 << 16  # bytes
 
 
@@ -42,7 +47,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         name: Name of the input for messages.
 
     Raises:
-        DataError: A line is not UTF-8, holds a NUL character or is longer than 1 GiB; the message
+        DataError: A line is not UTF-8, holds a NUL character or is longer than 100 MiB; the message
             begins with ``name:line``.
 
     Example:
@@ -149,15 +154,54 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
         file = open_file(path)
         if path.suffix != ".gz":
             return file
-        unpacked = gzip.GzipFile(fileobj=file, mode="rb")
-        unpacked.myfileobj = file  # type: ignore[assignment]  # closed with it
-        return unpacked
+        return io.BufferedReader(_Unpacked(file), _BLOCK)
     except FileNotFoundError:
         raise DataError(f"{where}: no such file (looked from {pathlib.Path.cwd()})") from None
     except IsADirectoryError:
         raise DataError(f"{where}: this is a folder; a file is needed") from None
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror or error}") from None
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of an archive, whose length is not out of proportion to it."""
+
+    def __init__(self, file: io.BufferedReader):
+        self._file = file
+        self._unpacked = gzip.GzipFile(fileobj=file, mode="rb")
+        status = os.fstat(file.fileno())
+        self._most: float = max(_SMALL, _MOST_UNPACKED * status.st_size)
+        if not stat.S_ISREG(status.st_mode):
+            self._most = float("inf")  # of a pipe, whose program the user started
+        self._size = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def fileno(self) -> int:
+        """The file descriptor of the archive."""
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        """Unpacks into ``buffer``; returns the number of bytes."""
+        part = self._unpacked.read1(len(buffer))
+        self._size += len(part)
+        if self._size > self._most:
+            raise OSError(
+                errno.EFBIG,
+                f"it unpacks to more than {_MOST_UNPACKED} times its size, which text does not: "
+                f"unpack it first if it is meant to",
+            )
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Closes the archive."""
+        if not self.closed:
+            self._unpacked.close()
+            self._file.close()
+        super().close()
 
 
 def local_data(path: str | os.PathLike[str], flag: str = "") -> pathlib.Path:
