@@ -18,6 +18,7 @@ import safetensors.numpy
 import transformer_jax as tj
 from tests.doors import readers, table
 from tests.parity import layouts
+from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, load_tokenizer, train_tokenizer
 
 Prepare = Callable[[Path], Callable[[], object]]
@@ -27,47 +28,55 @@ DIGITS = "1" * 100_000
 # --- Readers of data: what is no file, and what is no text of the format -------------------------
 
 
-def _written(door: table.Door, folder: Path) -> tuple[Path, Path]:
-    """What a reader is given, and a file in it that has the texts."""
+def _written(door: table.Door, folder: Path) -> tuple[Path, list[Path]]:
+    """What a reader is given, and the files in it that have the texts."""
     given = door.write(folder, ["one", "two", "three"], readers.Form())
-    inner = given if given.is_file() else min(one for one in given.rglob("*") if one.is_file())
-    return given, inner
+    return given, [given] if given.is_file() else [one for one in given.rglob("*") if one.is_file()]
 
 
 def _instead(door: table.Door, name: str) -> Prepare:
-    """The file of a door replaced by what is no file with an end."""
+    """The files of a door replaced by what is no file with an end."""
 
     def prepare(folder: Path) -> Callable[[], object]:
-        given, path = _written(door, folder)
-        path.unlink()
-        if name == "a pipe":
-            os.mkfifo(path)
-        else:
-            path.symlink_to({"a device": "/dev/zero", "a link to itself": path}[name])
+        given, paths = _written(door, folder)
+        for path in paths:
+            path.unlink()
+            if name == "a pipe":
+                os.mkfifo(path)
+            else:
+                path.symlink_to({"a device": "/dev/zero", "a link to itself": path}[name])
         return lambda: door.read(given)
 
     return prepare
 
 
 def _content(door: table.Door, content: bytes) -> Prepare:
-    """The file of a door with other content."""
+    """The files of a door with other content."""
 
     def prepare(folder: Path) -> Callable[[], object]:
-        given, path = _written(door, folder)
-        path.write_bytes(content)
+        given, paths = _written(door, folder)
+        for path in paths:
+            path.write_bytes(content)
         return lambda: door.read(given)
 
     return prepare
 
 
-def _packed(door: table.Door, line: bytes, megabytes: int) -> Prepare:
+def _all(path: Path) -> int:
+    """Reads all documents."""
+    return sum(1 for _ in read_texts(str(path), TextOptions(documents="line")))
+
+
+def _packed(
+    door: table.Door, line: bytes, megabytes: int, read: Callable[[Path], object] | None = None
+) -> Prepare:
     """A small archive of many lines."""
 
     def prepare(folder: Path) -> Callable[[], object]:
-        _, path = _written(door, folder)
+        _, [path] = _written(door, folder)
         packed = path.with_name(f"{path.name}.gz")
         packed.write_bytes(gzip.compress(line * (2**20 // len(line))) * megabytes)
-        return lambda: door.read(packed)
+        return lambda: (read or door.read)(packed)
 
     return prepare
 
@@ -473,7 +482,7 @@ OWN: dict[str, dict[str, Prepare]] = {
         "an archive of many lines": _packed(table.by_name("pairs as TSV"), b"a\tb\n", 600),
     },
     "documents in lines": {
-        "an archive of many lines": _packed(table.by_name("documents in lines"), b"a\n", 600),
+        "an archive of many lines": _packed(table.by_name("documents in lines"), b"a\n", 600, _all),
     },
     "text for word vectors": {
         "an archive of a long line": _packed(table.by_name("text for word vectors"), b"ab", 1200),

@@ -28,9 +28,9 @@ __all__ = [
 
 
 _LONGEST_LINE = 100 << 20  # bytes
-# An archive is unpacked while it is small, or its text is at most so many times as long as it. Text
-# in a language is 2 to 10 times as long as its archive.
-_SMALL, _MOST_UNPACKED = 1 << 26, 200
+# From so many bytes on, what is unpacked may be so many times as long as what was read of the
+# archive. Text in a language is 2 to 10 times as long as its archive.
+_SMALL, _MOST_UNPACKED = 1 << 22, 200
 _BLOCK = 1 << 16  # bytes
 
 
@@ -169,10 +169,7 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, file: io.BufferedReader):
         self._file = file
         self._unpacked = gzip.GzipFile(fileobj=file, mode="rb")
-        status = os.fstat(file.fileno())
-        self._most: float = max(_SMALL, _MOST_UNPACKED * status.st_size)
-        if not stat.S_ISREG(status.st_mode):
-            self._most = float("inf")  # of a pipe, whose program the user started
+        self._limited = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._size = 0
 
     def readable(self) -> bool:
@@ -187,11 +184,11 @@ class _Unpacked(io.RawIOBase):
         """Unpacks into ``buffer``; returns the number of bytes."""
         part = self._unpacked.read1(len(buffer))
         self._size += len(part)
-        if self._size > self._most:
+        if self._limited and self._size > max(_SMALL, _MOST_UNPACKED * self._file.tell()):
             raise OSError(
                 errno.EFBIG,
-                f"it unpacks to more than {_MOST_UNPACKED} times its size, which text does not: "
-                f"unpack it first if it is meant to",
+                f"it is more than {_MOST_UNPACKED} times as long as its archive, which text is "
+                f"not: unpack it first if it is meant to be",
             )
         buffer[: len(part)] = part
         return len(part)
