@@ -70,7 +70,10 @@ def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> 
     def several(key: str) -> list[Any]:
         value = fields.values.get(key)
         value = folder.fields.values.get(key, usual.get(key)) if value is None else value
-        return value if isinstance(value, list) and value else [value]
+        ids = value if isinstance(value, list) and value else [value]
+        if any(id not in (None, []) and type(id) is not int for id in ids):
+            raise fields.refused(key, value, "a token's id or a list of ids is needed")
+        return ids
 
     given = lambda key: several(key)[0]
 

@@ -18,6 +18,7 @@ from transformer_jax.core.task_progress import tracked
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.images.decoding import decode, read_header
+from transformer_jax.data.text import refuse_pipe
 
 __all__ = [
     "ArrayPictures",
@@ -286,6 +287,7 @@ def open_arrays(path: str, flag: str = "") -> Iterator[Mapping[str, np.ndarray]]
     with contextlib.ExitStack() as stack:
         try:
             file = local_file(path)
+            refuse_pipe(file, flag)
             if zipfile.is_zipfile(file):
                 arrays = load_arrays(stack.enter_context(open_file(file)))
                 stack.enter_context(arrays)
@@ -293,6 +295,8 @@ def open_arrays(path: str, flag: str = "") -> Iterator[Mapping[str, np.ndarray]]
                 arrays = {"": np.load(file, mmap_mode="r", allow_pickle=False)}
         except OSError as error:
             raise DataError(f"{where}: {error.strerror or error}") from None
+        except DataError:
+            raise
         except Exception as error:  # of zipfile, pickle and NumPy
             raise DataError(f"{where}: no .npy or .npz file of numbers ({error})") from None
         yield arrays
