@@ -22,7 +22,7 @@ from transformer_jax.data.images.tables import read_images
 
 
 def _written(door: table.Door, folder: Path) -> tuple[Path, list[Path]]:
-    """What a reader is given, and the files in it that have the texts."""
+    """Returns what a reader is given, and the files in it that have the texts."""
     given = door.write(folder, ["one", "two", "three"], readers.Form())
     return given, [given] if given.is_file() else [one for one in given.rglob("*") if one.is_file()]
 
@@ -126,7 +126,22 @@ _ARCHIVES = {
 }
 
 
+def _long_line(door: table.Door) -> Prepare:
+    """A file of a line of 200 MB."""
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        given, [path] = _written(door, folder)
+        with path.open("wb") as file:
+            for _ in range(200):
+                file.write(10**6 * b"a")
+        return lambda: door.read(given)
+
+    return prepare
+
+
 def _own_cases(door: table.Door) -> dict[str, Prepare]:
+    if door.name in ("pairs as JSONL", "labeled texts as TSV"):
+        return {"a line of 200 MB": _long_line(door)}
     contents, archives = _CONTENTS.get(door.name, {}), _ARCHIVES.get(door.name, {})
     return {name: _content(door, content) for name, content in contents.items()} | {
         name: _packed(door, line, 1200, read) for name, (line, read) in archives.items()

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-_LONGEST_LINE = 100 << 20  # bytes
+_LONGEST_LINE = 128 << 20  # bytes
 # From so many bytes on, what is unpacked may be so many times as long as what was read of the
 # archive. Text in a language is 2 to 10 times as long as its archive.
 _SMALL, _MOST_UNPACKED = 1 << 22, 200
@@ -47,7 +47,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         name: Name of the input for messages.
 
     Raises:
-        DataError: A line is not UTF-8, holds a NUL character or is longer than 100 MiB; the message
+        DataError: A line is not UTF-8, holds a NUL character or is longer than 128 MiB; the message
             begins with ``name:line``.
 
     Example:
