@@ -7,8 +7,11 @@ import pytest
 
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.runs import manifest
+from transformer_jax.runs.config_guard import changed_config
 from transformer_jax.runs.manifest import steps
+from transformer_jax.runs.run_directory import RunDirectory
 
 COMMANDS = dict(with_flags())
 # What each command is given beside the run; only verify and convert have no flag to allow it.
@@ -144,3 +147,27 @@ def test_verify_finds_a_wrong_recipe_in_a_run_that_stored_none(
     said = f'config.json\tchanged after training: recipe is "{name}" ("translation" in training)'
     assert (said in lines) == bool(code)
     assert err.endswith("changed since it was written: config.json\n") == bool(code)
+
+
+@pytest.mark.quick("data-3", "model-[]")
+@pytest.mark.parametrize("value", [3, [], "x", None], ids=json.dumps)
+@pytest.mark.parametrize("group", ["data", "model"])
+def test_a_group_that_is_no_object_is_named(sealed_run, tmp_path, run_command, group, value):
+    run = tmp_path / "run"
+    shutil.copytree(sealed_run, run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {group: value}))
+    for command in (["translate", run], ["embed", run, run / "config.json"], ["evaluate", run],
+                    ["translate", run, "--engine", "ctranslate2"]):  # fmt: skip
+        code, _, err = run_command(*command, "--allow-changed-config", text="a\n")
+        assert code in (2, 4), (command, err)
+        assert "unexpected" not in err
+    found = pytest.raises(CheckpointError, match=rf"config.json: {group} is .*: an object")
+    with changed_config(True), found:
+        RunDirectory(run).group(group)
+
+
+def test_groups_of_groups_are_read(tmp_path):
+    (tmp_path / "config.json").write_text('{"data": {"read": {"lowercase": true}}}')
+    assert RunDirectory(tmp_path).group("data", "read") == {"lowercase": True}
+    assert RunDirectory(tmp_path).group("nothing", "here") == {}

@@ -106,7 +106,7 @@ def load_engine_language(
 def _load(path: Path, checkpoint: str, engine: EngineConfig, kind: str) -> _Loaded:
     run = open_directory(path)
     which, average = chosen_checkpoint(checkpoint)
-    if run.read_config().get("model", {}).get("kind") == "ngram":
+    if run.group("model").get("kind") == "ngram":
         raise ConfigError(f"{path}: an n-gram model, which CTranslate2 does not support")
     refuse_others(run, (kind,))
     fields = run.read_config()

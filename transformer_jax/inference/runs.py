@@ -203,7 +203,7 @@ def task_of(run: "RunDirectory") -> dict[str, Any]:
     """
     task = recipe_of(run).task_fields(run.read_config())
     task = task if isinstance(task, dict) else {}
-    if task.get("kind") not in TASKS or not isinstance(task.get("labels", []), list):
+    if task.get("kind") not in list(TASKS) or not isinstance(task.get("labels", []), list):
         raise CheckpointError(f"{run.config}: its task is not one of {', '.join(TASKS)}: damaged?")
     return task
 

@@ -100,7 +100,7 @@ class _Task(Embedding, Predictor):
         run = open_directory(path)
         config, self._preparation = run.read_config(), preparation(run)
         # Hugging Face models do not specify whether they read pairs.
-        read = config.get("data", {}).get("read", {})
+        read = run.group("data", "read")
         pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
         self._pairs = None if "published" in config else pairs
         self._decodes = family(run) == "decoder-task"

@@ -277,7 +277,7 @@ def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
         name = _name(directory, found)
         wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
         raise ConfigError(f"{path}: the run of {name}, not of {wanted}")
-    read = directory.read_config().get("data", {}).get("read", {})
+    read = directory.group("data", "read")
     return Initial(directory, model, found, bool(read.get("lowercase", False)))
 
 

@@ -246,6 +246,22 @@ class RunDirectory:
             refuse_changed(self.config, fields, self.path)
         return fields
 
+    def group(self, *names: str) -> dict[str, Any]:
+        """Reads a group of settings in ``config.json``, such as data, read; empty if absent.
+
+        Raises:
+            CheckpointError: See :meth:`read_config`; or the group is not an object.
+        """
+        fields = self.read_config()
+        for depth, name in enumerate(names, 1):
+            fields = fields.get(name, {})
+            if not isinstance(fields, dict):
+                raise CheckpointError(
+                    f"{self.config}: {'.'.join(names[:depth])} is {json.dumps(fields)[:40]}: an "
+                    f"object of settings is needed"
+                )
+        return fields
+
     def settings(self) -> dict[str, Any]:
         """Reads the settings of a run in ``config.json``.
 
