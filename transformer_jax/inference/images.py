@@ -25,6 +25,7 @@ from transformer_jax.inference.runs import open_directory
 from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.runs.run_directory import group_of
 
 __all__ = ["ImagePredictor", "is_single", "picture_batches", "pictures_of", "pixels_of"]
 
@@ -128,7 +129,7 @@ def pictures_of(fields: Any, image: Any) -> Pictures:
         preprocessing = from_dict(Preprocessing, stored)
     else:
         preprocessing = published_preprocessing(fields.get("published") or {}, image)
-    read = (fields.get("data") or {}).get("read") or {}
+    read = group_of(fields, "data", "read")
     usual = Pictures(size, image.num_channels, preprocessing)
     return dataclasses.replace(usual, max_pixels=read.get("max_pixels", usual.max_pixels))
 

@@ -129,9 +129,7 @@ def preparation(run: "RunDirectory") -> Preparation:
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    data = run.read_config().get("data")
-    read = data.get("read") if isinstance(data, dict) else None
-    return Preparation.of(read if isinstance(read, dict) else {})
+    return Preparation.of(run.group("data", "read"))
 
 
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
@@ -165,9 +163,7 @@ def direction_of(
         if not tokenizer.languages.is_trained(complete):
             log(f"{complete} is zero-shot: no training pair has this direction")
         return complete
-    data = run.read_config().get("data")
-    read = data.get("read") if isinstance(data, dict) else None
-    fields = read.get("fields") if isinstance(read, dict) else None
+    fields = run.group("data", "read").get("fields")
     known = fields if isinstance(fields, list) and len(fields) == 2 else [None, None]
     for flag, given, own in zip(("from", "to"), direction, known, strict=True):
         if given is not None and (found := family(run)) != "encoder-decoder":

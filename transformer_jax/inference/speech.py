@@ -58,10 +58,10 @@ def load_transcriber(
     """
     loaded = load(path, checkpoint, kind="speech") if loaded is None else loaded
     run = open_directory(path)
-    data = run.read_config().get("data")
+    data = run.group("data")
     try:
-        audio: AudioConfig = from_dict(AudioConfig, dict(data["audio"]))  # type: ignore[index]
-        given = dict(data["normalization"])  # type: ignore[index]
+        audio: AudioConfig = from_dict(AudioConfig, dict(data["audio"]))
+        given = dict(data["normalization"])
         normalization: Normalization = from_dict(Normalization, given)
     except (ConfigError, TypeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{run.config}: data: {error}: damaged?") from None

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.runs.checkpoint_reader import Loaded
 
-__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory", "describe_run", "how_to_continue"]
+__all__ = [
+    "NOT_OURS",
+    "ConfigFile",
+    "RunDirectory",
+    "describe_run",
+    "group_of",
+    "how_to_continue",
+]
 
 # End of messages about a run of a user's own task.
 NOT_OURS = (
@@ -252,15 +259,7 @@ class RunDirectory:
         Raises:
             CheckpointError: See :meth:`read_config`; or the group is not an object.
         """
-        fields = self.read_config()
-        for depth, name in enumerate(names, 1):
-            fields = fields.get(name, {})
-            if not isinstance(fields, dict):
-                raise CheckpointError(
-                    f"{self.config}: {'.'.join(names[:depth])} is {json.dumps(fields)[:40]}: an "
-                    f"object of settings is needed"
-                )
-        return fields
+        return group_of(self.read_config(), *names, file=str(self.config))
 
     def settings(self) -> dict[str, Any]:
         """Reads the settings of a run in ``config.json``.
@@ -355,6 +354,31 @@ class RunDirectory:
             manifest.atomic_write(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def group_of(fields: Any, *names: str, file: str = "config.json") -> dict[str, Any]:
+    """Returns a group within settings; empty if absent.
+
+    Args:
+        fields: The settings.
+        names: Names of the group, from the outermost.
+        file: The file of the settings, for messages.
+
+    Raises:
+        CheckpointError: The group is not an object.
+
+    Example:
+        >>> group_of({"data": {"read": {"lowercase": True}}}, "data", "read")
+        {'lowercase': True}
+    """
+    for depth, name in enumerate(names, 1):
+        fields = fields.get(name, {})
+        if not isinstance(fields, dict):
+            raise CheckpointError(
+                f"{file}: {'.'.join(names[:depth])} is {json.dumps(fields)[:40]}: an object of "
+                f"settings is needed"
+            )
+    return dict(fields)
 
 
 class ConfigFile(RunDirectory):
