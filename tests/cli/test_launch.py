@@ -93,7 +93,7 @@ REFUSED = [
     (["train", "small", "--data.pairs", "a-b=text.txt,no"], "data.pairs no: no such file (looked"),
     (["train", "phrasebook", "--tokenizer.path", "no"], "tokenizer.path no: no such file (looked"),
     ([*SMALL, "--model.d-modell", "8"], "did you mean --model.d-model?"),
-    ([*SMALL, "--mesh.fsdp", "64"], "--plan h200:8 --nodes 4: mesh.fsdp 64 x mesh.tensor 1 = 64"),
+    ([*SMALL, "--mesh.fsdp", "64"], "--plan h200:8 --nodes 4: --mesh.fsdp 64 needs"),
     ([*SMALL, "--training.batch-size", "20"], "a multiple of 20 rows, not divisible by 32 (mesh"),
     (["align", "dpo", "--init-from", "no"], "no: no such run directory"),
     (["resume", "no"], "no: no such run directory"),
