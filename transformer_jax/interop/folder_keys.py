@@ -89,6 +89,7 @@ TOKENIZER: Mapping[str, KeyUse] = {
     **_keys(
         False,
         "conversion is that of the class",
+        "do_split_on_punc max_input_chars_per_word mask_token_sent offset target_vocab_file "
         "from_slow use_fast clean_text remove_space "
         "keep_accents wordpieces_prefix errors add_dummy_prefix_space bos_id eos_id "
         "cls_token_type "
