@@ -3,6 +3,7 @@
 Every layout with every command that trains from it; the parameters of the run are drawn.
 """
 
+import contextlib
 import json
 
 import numpy as np
@@ -19,6 +20,7 @@ from transformer_jax.recipes.registry import recipe_of
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+exact = pytest.importorskip("tests.parity.exact").exact
 
 pytestmark = pytest.mark.parity
 
@@ -67,7 +69,8 @@ def reference(folder, fields, given, kind):
     model = model.to(torch.float64 if kind is np.float64 else torch.float32)
     tensors = {key: torch.tensor(np.asarray(value)) for key, value in given.items()}
     tensors = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in tensors.items()}
-    with torch.no_grad():
+    wide = exact() if kind is np.float64 else contextlib.nullcontext()
+    with torch.no_grad(), wide:
         return {key: value.numpy() for key, value in model(**tensors).items() if key in NAMES}
 
 
