@@ -217,7 +217,7 @@ def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method
         ("dpo", ["--align.margin", "1"], "align.margin is a setting of simpo"),
         ("simpo", ["--align.reference", "frozen"], "simpo has no reference"),
         ("dpo", ["--align.max-length", "100"], "align.max_length is 100, but the model has"),
-        ("dpo", ["--data.train", "FILES/labels.jsonl"], "labels.jsonl:1: no field 'chosen'"),
+        ("dpo", ["--data.train", "FILES/labels.jsonl"], "labels.jsonl:10: no field 'chosen'"),
         ("grpo", SAMPLES, "either --reward.file FILE.py or --reward.run RUN"),
         ("grpo", [*SAMPLES, "--reward.file", "FILES/no.py"], "no.py: there is no such file"),
         ("grpo", [*SAMPLES, "--reward.run", "BASE"], "not a reward model: train one"),
