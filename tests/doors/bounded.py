@@ -50,7 +50,7 @@ def _run(read: Callable[[], object], sink: int) -> None:
     talked: list[str] = []
     sys.addaudithook(
         lambda event, args: (
-            talked.append(str(args[1]))
+            talked.append(str(args[event == "socket.connect"]))
             if event in ("socket.connect", "socket.getaddrinfo")
             else None
         )
