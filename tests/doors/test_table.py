@@ -1,23 +1,11 @@
 """The table of doors is complete: what the package offers, a door has, and each law knows it."""
 
-import importlib
-import pathlib
-from types import ModuleType
-
 import pytest
 
-from tests.doors import enumerated, table, uses
+from tests.doors import enumerated, laws, table, uses
 from tests.doors.readers import Form
 
-HERE = pathlib.Path(__file__).parent
 HANDLES = sorted(enumerated.handles())
-
-
-def laws() -> list[ModuleType]:
-    """The modules of border laws in this folder."""
-    names = [path.stem for path in sorted(HERE.glob("test_*.py")) if path.stem != "test_table"]
-    modules = [importlib.import_module(f"tests.doors.{name}") for name in names]
-    return sorted((one for one in modules if hasattr(one, "LAW")), key=lambda one: one.LAW)
 
 
 def test_every_handle_of_the_package_opens_a_door_or_has_a_reason():
@@ -43,6 +31,10 @@ def test_the_table_names_nothing_that_is_not_there():
     assert not unused, f"nothing in the package has these names: {unused}"
 
 
+def test_there_is_one_module_for_each_law():
+    assert [law.LAW for law in laws.find_laws()] == list(laws.NUMBERS)
+
+
 def test_names_of_doors_are_distinct():
     names = [door.name for door in table.DOORS]
     assert len(names) == len(set(names))
@@ -58,7 +50,7 @@ def test_readers_return_what_was_written(door, tmp_path):
     assert door.read(door.write(tmp_path, texts, Form())) == texts
 
 
-@pytest.mark.parametrize("law", laws(), ids=lambda law: f"law {law.LAW}")
+@pytest.mark.parametrize("law", laws.find_laws(), ids=lambda law: f"law {law.LAW}")
 def test_every_law_is_about_every_door_of_its_kinds(law):
     names = {door.name for door in table.of_kind(*law.KINDS)}
     cases, exempt = set(law.CASES), set(law.EXEMPT)
