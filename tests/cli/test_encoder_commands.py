@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from collections import Counter
 
 import jax
 import numpy as np
@@ -303,7 +304,7 @@ def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
 def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_path, found, said):
     (tmp_path / "text").write_text("I sat on the bank of the river.")
     answers = lambda *_, **how: [[AnswerSpan("a", start, 1.0)] for start in found]
-    predictor = type("TaskRunner", (), {"answers": staticmethod(answers), "cut": 0})
+    predictor = type("TaskRunner", (), {"answers": staticmethod(answers), "counts": Counter()})
     loaded = lambda *_: (predictor, {}, str)
     monkeypatch.setattr("transformer_jax.inference.encoders.load_task", loaded)
     monkeypatch.setattr("transformer_jax.inference.runs.open_directory", str)

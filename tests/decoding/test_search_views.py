@@ -110,7 +110,11 @@ def test_lines_of_exhaustive_search_are_cut_and_counted_as_those_of_beam_search(
     ]
     assert asked == [1, 2]
     assert [one.cut for one in every] == [False, False, True]
-    assert counts == others == {"lines": 3, "empty": 1, "cut": 1, "limited": counts["limited"]}
+    assert (
+        counts
+        == others
+        == {"lines": 3, "empty": 1, "cut": 1, "unknown": 0, "limited": counts["limited"]}
+    )
 
 
 def test_the_tree_of_a_text_that_fills_the_context_is_drawn():

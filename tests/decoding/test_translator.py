@@ -389,7 +389,7 @@ def test_empty_lines_stay_empty_and_are_counted(greedy):
     out = translator.translate(["", "abc", "   ", "abc"])
     assert [t.text for t in out[::2]] == ["", ""]
     assert out[1] == out[3] != out[0]
-    assert translator.counts == {"lines": 4, "empty": 2, "cut": 0, "limited": 2}
+    assert translator.counts == {"lines": 4, "empty": 2, "cut": 0, "unknown": 0, "limited": 2}
     assert translator.translate([]) == []
 
 

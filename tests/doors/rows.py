@@ -37,6 +37,7 @@ class Rows:
         head: The line before the rows.
         more_head: The line before rows with more.
         summary: Whether bad rows are counted in the summary of a run, since a file is read twice.
+        skips: Whether bad rows can be skipped.
     """
 
     file: str
@@ -48,6 +49,7 @@ class Rows:
     head: str = ""
     more_head: str = ""
     summary: bool = False
+    skips: bool = True
 
     def write(self, folder: Path, kinds: str) -> str:
         """Writes rows by their kinds: g is good, b is bad, m has more; returns the path."""

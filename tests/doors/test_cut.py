@@ -1,6 +1,7 @@
 """Cut is told: a text of which a model reads only a part is counted in one line, or refused.
 
-So are texts that a limit ends, whose ``finish_reason`` says so.
+So are texts that a limit ends, whose ``finish_reason`` says so, and examples with an empty text,
+which no reader drops without a word.
 """
 
 import contextlib
@@ -12,12 +13,20 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.doors import uses
+from tests.doors import table, uses
+from tests.doors.readers import Form
+from tests.doors.test_unknown import LETTERS
+from tests.doors.test_unknown import READERS as TRAINED
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import UserError
+from transformer_jax.data.documents import TextOptions, read_texts
+from transformer_jax.data.tagged_examples import encode_tagged
+from transformer_jax.inference.varieties import write_varieties
+from transformer_jax.recipes.tasks.batching import TokenCache
+from transformer_jax.recipes.tasks.language_model_task import build_text_store
 
 LAW = 3
-KINDS = ("use",)
+KINDS = ("reader", "use")
 
 TOLD = "1 text was longer than the model reads, and truncated"
 # What happens to a text that is too long, if it is not truncated and counted.
@@ -27,8 +36,68 @@ REFUSED = {
     "look at attention": "has more than 44 tokens: shorten it",
 }
 WHOLE = ("score texts", "tag words", "tokenize")  # in windows, or in further rows
-CASES: dict[str, str] = {name: REFUSED.get(name, TOLD) for name in uses.USES}
+USES: dict[str, str] = {name: REFUSED.get(name, TOLD) for name in uses.USES}
+
+
+def _documents(kind):
+    options = TextOptions(documents=kind)
+    return lambda path: build_text_store(read_texts(str(path), options), LETTERS, TokenCache())
+
+
+COUNTED, KEPT = ", 1 empty, ", ""
+# What is said of an example with an empty text, the second of three: the line of a log, the error,
+# or nothing if it is kept.
+READERS = {
+    "pairs in two aligned files": COUNTED,
+    "pairs as TSV": COUNTED,
+    "pairs as JSONL": COUNTED,
+    "pairs by language": COUNTED,
+    "table of pairs by language": COUNTED,
+    "texts with summaries": COUNTED,
+    "documents in lines": COUNTED,
+    "documents in files of a folder": COUNTED,
+    "documents as JSONL": COUNTED,
+    "labeled texts as TSV": "data.tsv:3: the text is empty",
+    "labeled texts as JSONL": "data.jsonl:2: the text is empty",
+    "labeled pairs as TSV": "data.tsv:3: the text_pair is empty",
+    "classes of labeled texts": "data.tsv:3: the label is empty",
+    "numbered texts": "data.tsv:3: the text is empty",
+    "tagged words as CoNLL-U": "data.conllu:5: the word '' is empty",
+    "tagged words in columns": "data.conll:5: a word or its tag is blank",
+    "tagged words as JSONL": "data.jsonl:2: field 'words, item 2' is empty",
+    "questions": "data.json: question 1: the question is empty",
+    "preferences": KEPT,
+    "completions with a label": KEPT,
+    "prompts to learn from": KEPT,
+    "conversations": KEPT,
+    "prompts with completions": KEPT,
+    "recordings as TSV": "data.tsv:2: no text",
+    "recordings as JSONL": "data.jsonl:2: no text",
+    "pictures in class folders": "pictures: 1 other file not read (.png 1), such as 0.png",
+    "pictures in a CSV or TSV table": "data.tsv:3: no text for 1.png",
+    "pictures in a JSONL table": "data.jsonl:2: no text for 1.png",
+    "pictures in arrays": "data.txt: the text of picture 1 is empty",
+    "word vectors": "1 of 3 words left out as broken",
+    "analogy questions": "data.txt:2: 3 words: a question is four words",
+    "similar words": "data.tsv:2: a word is empty",
+    "lines of text": KEPT,
+}
+# Documents are counted where they become tokens, and pairs where their task is made.
+PREPARED = TRAINED | {
+    "documents in lines": _documents("line"),
+    "documents in files of a folder": _documents("file"),
+    "documents as JSONL": _documents("file"),
+}
+CASES = READERS | USES
 EXEMPT = {
+    "documents between blank lines": "a text without characters is a blank line between documents",
+    "text for word vectors": "an empty line has no words: texts are not told apart",
+    "data sets of TensorFlow": "rows of a library, collected as the rows of a TSV file are",
+    "demonstrations": "fields may be empty, and rows are kept: tests/cli/test_prompt.py",
+    "rewards and rules of users": "code of the user",
+    "prompts in lines or JSONL": "prompts to learn from, or lines of text",
+    "requests": "each has a line of output: an empty prompt begins a text",
+    "results of benchmarks": "written by the package",
     "compare samples": "samples of generate, whose prompts must fit, or are counted by prefer",
     "few-shot prompts": "counts prompts that lose examples itself, in each line of its output",
     "compare vectors of a word": "refuses a word that is not in the part that is read",
@@ -53,8 +122,24 @@ def heard():
     messages += [str(one.message) for one in seen]
 
 
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_drops_an_empty_text_without_a_word(name, tmp_path, capfd, caplog):
+    door, expected = table.by_name(name), READERS[name]
+    path = door.write(tmp_path, ["one", "", "two"], Form())
+    read = PREPARED[name] if expected == COUNTED else door.read
+    try:
+        found = read(path)
+    except UserError as error:
+        said = str(error)
+    else:
+        said = capfd.readouterr().err + caplog.text
+        assert said.count("1 empty") == (expected == COUNTED)
+        assert expected != KEPT or len(found) == 3
+    assert expected in said
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", USES)
 def test_a_model_tells_of_a_text_that_it_does_not_read_to_its_end(name, tmp_path):
     use = uses.USES[name]
     model = tj.load(use.write(tmp_path / "model"))
@@ -89,6 +174,36 @@ def test_a_command_counts_texts_that_it_does_not_read_to_their_end(
         assert main(arguments) == 0
         said = [line for line in capfd.readouterr().err.splitlines() if "truncated" in line]
         assert len(said) == expected
+
+
+def test_a_sentence_with_a_word_that_is_longer_than_a_row_is_counted():
+    long, short = "word" * 20, ["a", "word"]
+    tagged = encode_tagged([short, [long, long, "a"], [], ["a", long]], LETTERS, 12)
+    assert tagged.cut == 2
+    assert encode_tagged([short, []], LETTERS, 12).cut == 0
+
+
+@pytest.mark.slow
+def test_a_word_that_is_longer_than_the_model_reads_is_told(tmp_path, monkeypatch, capfd):
+    use = uses.USES["tag words"]
+    folder = use.write(tmp_path / "model")
+    with heard() as said:
+        use.call(tj.load(folder), "un a" + "z" * 90)
+    assert TOLD in said
+    arguments, given = use.command(folder, "un a" + "z" * 90)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    assert main(arguments) == 0
+    assert "1 sentence with a word that is longer than the model reads" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_samples_of_long_prompts_are_counted_once_for_all_ways(tmp_path, capfd):
+    folder = uses.USES["generate"].write(tmp_path / "model")
+    ways = {"greedy": {"temperature": 0.0}, "sampled": {"num_return_sequences": 2}}
+    write_varieties(folder, [LONG, "un café", "caféω"], ways, max_new_tokens=2)
+    said = capfd.readouterr().err
+    assert said.count("1 of 3 lines was longer than the model reads, and truncated") == 1
+    assert said.count("1 of 3 lines holds text that the tokenizer does not know") == 1
 
 
 @pytest.mark.slow

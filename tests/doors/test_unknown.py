@@ -1,23 +1,32 @@
 """Unknown is told: the share of unknown text, by characters, per side and direction.
 
 Training is refused above half, before any work, however the text comes in; ``evaluate`` tells it.
+Uses of models count the texts that have some in one line.
 """
 
 import dataclasses
+import io
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tokenizers
 
-from tests.doors import table
+import transformer_jax as tj
+from tests.doors import table, uses
 from tests.doors.readers import Form
+from transformer_jax.cli.main import main
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.added_tokens import add_tokens, tag_languages
 from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.chat.store import build_chats
 from transformer_jax.data.chat.template import named_template, special_tokens
 from transformer_jax.data.conversations import read_conversations
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.images.data import ImageReadOptions, ImageSplits, open_table
 from transformer_jax.data.labeled import LabeledOptions, LabeledSplits, read_labeled
@@ -26,7 +35,7 @@ from transformer_jax.data.sources import Files, PairData, Splits, read_pairs, wi
 from transformer_jax.data.speech.manifest import read_manifest
 from transformer_jax.data.speech.recordings import SpeechSplits
 from transformer_jax.data.summaries import SummarySplits, read_summaries
-from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.models.config import EmbeddingConfig, FeatureConfig, TransformerConfig
 from transformer_jax.models.presets import vit
 from transformer_jax.recipes.tasks.batching import TokenCache
@@ -44,7 +53,7 @@ from transformer_jax.recipes.tasks.summarization_task import summarization
 from transformer_jax.recipes.tasks.translation_task import translation
 
 LAW = 4
-KINDS = ("reader",)
+KINDS = ("reader", "use")
 
 GREEK = [f"{text} {text}" for text in ("αβγδ", "εζηθ", "ικλμ", "νξοπ", "ρστυ", "φχψω")]
 LATIN = "abcdefghijklmnopqrstuvwxyz 0123456789"
@@ -136,7 +145,7 @@ def _captions(splits: ImageSplits) -> None:
 
 VISION = vit(8, 1, image_size=16, patch_size=8)
 REFUSED = r"\d\d\.\d% of the text of .* is unknown to the tokenizer .*--tokenizer\.allow-unknown"
-CASES: dict[str, Callable[[Path], None]] = {
+READERS: dict[str, Callable[[Path], None]] = {
     "pairs in two aligned files": _aligned,
     "pairs as TSV": _pairs,
     "pairs as JSONL": _pairs,
@@ -168,7 +177,22 @@ CASES: dict[str, Callable[[Path], None]] = {
     "pictures in a JSONL table": _with_pictures(_captions),
     "pictures in arrays": _with_pictures(_captions),
 }
-EXEMPT = {
+SHOWN = {
+    "look at attention": "shows each token",
+    "tokenize": "shows each token",
+}
+USES = {name: use for name, use in uses.USES.items() if name not in SHOWN}
+CASES: dict[str, object] = {**READERS, **USES}
+EXEMPT = SHOWN | {
+    "compare samples": "samples of generate, which counts prompts",
+    "few-shot prompts": "builds prompts itself, and counts them as generate does",
+    "compare vectors of a word": "shows the tokens of the word",
+    "transcribe": "takes sound",
+    "caption": "takes pictures",
+    "classify pictures": "takes pictures",
+    "embed pictures": "takes pictures",
+    "match pictures and texts": "a model of its own: tests/recipes/test_clip.py",
+    "words of word vectors": "names words without a vector",
     "classes of labeled texts": "labels have numbers of their own: no tokenizer reads them",
     "pictures in class folders": "labels have numbers of their own: no tokenizer reads them",
     "data sets of TensorFlow": "rows of a library, collected as the rows of a TSV file are",
@@ -185,11 +209,11 @@ EXEMPT = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", READERS)
 def test_training_on_unknown_text_is_refused(name, tmp_path):
     path = table.by_name(name).write(tmp_path, GREEK, Form())
     with pytest.raises(DataError, match=REFUSED):
-        CASES[name](path)
+        READERS[name](path)
 
 
 def test_evaluation_tells_of_unknown_text_and_goes_on(capfd):
@@ -208,3 +232,45 @@ def test_one_direction_among_many_is_refused(tmp_path):
         _directions(files)
     with allowing(unknown=True):
         _directions(files)
+
+
+# Of two texts of a call, one has a letter that the tokenizers of the models do not know.
+KNOWN, UNKNOWN, HELD = "un café", "un caféω", "text that the tokenizer does not know"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", USES)
+def test_a_model_tells_of_unknown_text(name, tmp_path):
+    use = USES[name]
+    model = tj.load(use.write(tmp_path / "model"))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        use.call(model, KNOWN)
+        known = [one for one in seen if HELD in str(one.message)]
+        use.call(model, UNKNOWN)
+    unknown = {str(one.message) for one in seen if HELD in str(one.message)}
+    assert not known
+    assert unknown == {f"1 text holds {HELD}"}
+
+
+@pytest.mark.quick("tag words")
+@pytest.mark.parametrize("name", [name for name, use in USES.items() if use.command])
+def test_a_command_counts_unknown_texts_in_one_line(name, tmp_path, monkeypatch, capfd):
+    use = USES[name]
+    folder = use.write(tmp_path / "model")
+    for text, lines in ((UNKNOWN, 1), (KNOWN, 0)):
+        arguments, given = use.command(folder, text)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        assert main(arguments) == 0
+        assert capfd.readouterr().err.count(f"holds {HELD}") == lines
+
+
+def test_texts_with_unknown_text_are_counted_whether_it_has_a_token_or_is_dropped():
+    vocabulary = {one: i for i, one in enumerate(["</s>", *LATIN])}
+    dropping = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [])).to_str())
+    assert dropping.unk is None
+    for tokenizer in (LETTERS, WORDS, dropping):
+        assert unknown_texts([LATIN, "ab ω", "", GREEK[0]], tokenizer) == 2
+    ids = np.array(LETTERS.encode(LATIN))
+    assert unknown_texts([LATIN], LETTERS, ids) == 0
+    assert unknown_texts(GREEK, train_tokenizer("bytes", [])) == 0

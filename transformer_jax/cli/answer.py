@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import note, note_unknown
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -70,8 +70,9 @@ class Answer(PredictionCommand):
                     said = "(no answer)" if answer.start < 0 else answer.text
                     write(str(number), said, f"{answer.score:.4f}", str(answer.start))
             sys.stdout.buffer.flush()
-        if predictor.cut:
-            note(f"{plural(predictor.cut, 'question')} truncated to leave room for the text")
+        note_unknown(predictor.counts)
+        if cut := predictor.counts["cut"]:
+            note(f"{plural(cut, 'question')} truncated to leave room for the text")
         if none:
             of = "the question" if number == 1 else f"{none} of {plural(number, 'question')}"
             note(f"{of} {'has' if none == 1 else 'have'} no answer in this text")

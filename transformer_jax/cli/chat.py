@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.generate import longer
-from transformer_jax.cli.output import appending, note, say, writing, wrote
+from transformer_jax.cli.output import appending, note, note_unknown, say, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.errors import ConfigError, DataError, UserError, plural
 from transformer_jax.decoding.generation_config import GenerationConfig
@@ -121,6 +121,7 @@ class Chat(ChatFlags, PredictionCommand):
                 f"the context is full: the model no longer reads the oldest "
                 f"{plural(session.dropped, 'message')}"
             )
+        note_unknown(session.counts, "message")
         if session.finish_reason == "length":
             note(f"the answer is truncated: {_cut_by(session, request)}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import note, note_unknown
 from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Range, Share
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -96,8 +96,10 @@ class Classify(PictureFlags, PredictionCommand):
             for row in rows:
                 write(*self.cells(kind, labels, row))
             sys.stdout.buffer.flush()
-        if predictor.cut:
-            cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
+        note_unknown(predictor.counts)
+        if predictor.counts["cut"]:
+            cut = plural(predictor.counts["cut"], "text")
+            length = plural(task["max_length"], "token")
             # How a downloaded classifier was truncated in training is unknown.
             known = "" if "published" in config else ", as in training"
             lost = (

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import wrote
+from transformer_jax.cli.output import note_unknown, wrote
 from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import DataError, plural
@@ -94,6 +94,7 @@ class Embed(LanguageFlags, PictureFlags, PredictionCommand):
             if pool == "none":
                 offsets = np.cumsum(np.concatenate(lengths))
                 file.others = {"offsets": offsets, "ids": np.concatenate(ids)}
+        note_unknown(vectors.counts, "line", "lines")
         cut = vectors.counts["cut"]
         shape = " × ".join(f"{n:,}" for n in (file.rows, *file.shape))
         said = f", {cut:,} of them truncated to {plural(vectors.length, 'token')}" if cut else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from transformer_jax.cli.output import note_unknown
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError, command
@@ -77,4 +78,5 @@ class FillMask(PredictionCommand):
                         share = f"{word.probability:.4f}"
                         write(str(number), str(place), word.text.strip(" ") or word.text, share)
             sys.stdout.buffer.flush()
+        note_unknown(fill.counts, total="lines")
         return 0

@@ -12,10 +12,10 @@ import tyro
 
 from transformer_jax.cli.adapter_flags import check_choice, chosen_for_all, named_adapters
 from transformer_jax.cli.engine_flags import EngineCommand
-from transformer_jax.cli.output import Writer, note
-from transformer_jax.cli.request_lines import prompt_lines, requests_of
+from transformer_jax.cli.output import Writer, note, note_unknown
+from transformer_jax.cli.request_lines import note_prompts, prompt_lines, requests_of
 from transformer_jax.cli.search_flags import SearchFlags
-from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["Generate", "longer"]
-
 
 TextFlags: Any = generation_flags(
     GenerationConfig(max_new_tokens=NEW_TOKENS),
@@ -132,13 +131,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             written = texts(model, asked, write)
             missed = [request for request, met in written if request.stop and not met]
             self.note(missed, len(asked))
-        # An n-gram model reads prompts of any length.
-        counts, context = getattr(model, "counts", {}), getattr(model, "context", 0)
-        if counts.get("cut"):
-            note(
-                f"{counts['cut']:,} of {plural(counts['prompts'], 'prompt')} exceeded "
-                f"{plural(context - 1, 'token')}; start truncated"
-            )
+        note_prompts(model)
         return 0
 
     def of_conversations(self, asked: "list[GenerationRequest]") -> bool:
@@ -290,6 +283,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         for prompt, found in zip(prompts, write(prompts), strict=True):
             texts = [(one.text, one.score) for one in found]
             shown.texts(prompt, texts, ranked=write.generation_config.num_beams > 1)
+        note_unknown(write.counts, "prompt", "texts")
         return 0
 
     def show(self, model: "LanguageModel", request: "GenerationRequest") -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_file",
     "escaped",
     "note",
+    "note_unknown",
     "say",
     "tsv",
     "waiting",
@@ -71,6 +72,20 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Prints ``text`` as a note on standard error."""
     say(f"note: {text}")
+
+
+def note_unknown(counts: Mapping[str, int], what: str = "text", total: str | None = None) -> None:
+    """Prints a note about texts that the tokenizer does not know as a whole, if there are any.
+
+    Args:
+        counts: Numbers of texts by name; ``unknown`` is that of these texts.
+        what: What the texts are, in the singular.
+        total: Name of the number of all texts, if there is one.
+    """
+    from transformer_jax.data.coverage import unknown_note
+
+    if count := counts["unknown"]:
+        note(unknown_note(count, what, None if total is None else counts[total]))
 
 
 def wrote(*paths: Path, what: str = "") -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import appending, note, writing
+from transformer_jax.cli.request_lines import note_prompts
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -79,6 +80,7 @@ class Prefer(SamplingCommand):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     file.flush()
                 written += 1
+        note_prompts(complete.language)
         why = ", ".join(f"{reason} {count:,}" for reason, count in left.items())
         counts = f"; prompts without a pair: {why}" if why else ""
         note(f"{self.output}: {plural(written, 'pair')} written{counts}")

@@ -1,13 +1,14 @@
 """``transformer-jax probe``: linear probing of the layers of an encoder."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import check_file, note, writing, wrote
+from transformer_jax.cli.output import check_file, note, note_unknown, writing, wrote
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag, OutputPath, Range
 from transformer_jax.core.errors import DataError, UserError, plural
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from transformer_jax.inference.encoding.vectors import Embedder, Pools
 
 __all__ = ["Probe"]
+
+_OFFER = re.compile(r"(; or|, or) leave out bad \w+ with --data\.read\.bad-rows skip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Probe(LanguageFlags, PredictionCommand):
             f"trained on {len(labels):,} {what}, evaluated on {len(answers):,}; "
             f"{plural(len(names), 'class')}"
         )
+        note_unknown(vectors.counts, "sentence", "lines")
         if cut := vectors.counts["cut"]:
             note(f"{plural(cut, 'sentence')} truncated to {plural(vectors.length, 'token')}")
         if self.output is not None:
@@ -122,6 +126,7 @@ class Probe(LanguageFlags, PredictionCommand):
             splits = open_labeled(data, "tag" if self.tagged else "classify")
         except UserError as error:
             said = str(error).replace("data.read.validation_size", "the held-out part")
+            said = _OFFER.sub("", said)  # a part of the examples would give other accuracies
             for name in ("data.read.", "data."):
                 said = said.replace(name, "--")
             error.args = (said.replace("--train", "probe"),)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import note, note_unknown
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.core.config_fields import Count, Range, Seed
 from transformer_jax.core.errors import ConfigError, DataError, plural, were
@@ -24,6 +24,7 @@ from transformer_jax.evaluation.few_shot import (
 )
 
 if TYPE_CHECKING:
+    from transformer_jax.data.bad_rows import BadRows
     from transformer_jax.decoding.requests import LanguageModel
     from transformer_jax.evaluation.answers import FewShotResult
 
@@ -79,6 +80,7 @@ class Prompt(RunCommand):
         self.check()
         template = self.written()
         pool, queries, match_field = self.asked(template)
+        from transformer_jax.data.coverage import unknown_texts
         from transformer_jax.inference.load_run import load_language
         from transformer_jax.inference.runs import as_trained
 
@@ -111,6 +113,8 @@ class Prompt(RunCommand):
                     f"{cut} of {asked_for} {were(cut)} longer than the context: the first "
                     f"examples were omitted"
                 )
+        unknown = unknown_texts(asked[max(self.num_shots)], model.tokenizer)
+        note_unknown({"unknown": unknown}, "prompt")
         return 0
 
     def check(self) -> None:
@@ -189,18 +193,22 @@ class Prompt(RunCommand):
         """Returns the queries without line numbers; each answer must be one of the choices.
 
         Raises:
-            DataError: A reference answer is not among the choices.
+            DataError: Reference answers are not among the choices; up to twenty are listed.
         """
-        found = []
+        from transformer_jax.data.bad_rows import BadRows
+
+        found, bad = [], BadRows("--queries", what="answer")
         choices = {choice.strip() for choice in self.choices}
         for number, query in queries:
-            wanted = query[template.answer].strip()
-            if choices and wanted not in choices:
-                raise DataError(
-                    f"{at}{number}: the answer {wanted!r} is not among --choices "
-                    f"{', '.join(self.choices)}"
-                )
-            found.append(query)
+            with bad:
+                wanted = query[template.answer].strip()
+                if choices and wanted not in choices:
+                    raise DataError(
+                        f"{at}{number}: the answer {wanted!r} is not among --choices "
+                        f"{', '.join(self.choices)}"
+                    )
+                found.append(query)
+        bad.check(len(found))
         return found
 
     def line(self, row: "FewShotResult", cut: int) -> str:
@@ -251,25 +259,27 @@ def read_examples(
 
     Raises:
         ConfigError: The extension is unknown.
-        DataError: The file cannot be read or is empty, or a row is malformed or lacks a field.
+        DataError: The file cannot be read or is empty, or rows are malformed or lack a field; up to
+            twenty are listed.
     """
+    from transformer_jax.data.bad_rows import BadRows
     from transformer_jax.data.text import read_lines
 
     suffix = Path(str(path).removesuffix(".gz")).suffix.lower()
     if suffix not in (".tsv", ".jsonl"):
         raise ConfigError(f"{flag} {path}: the name must end in .tsv or .jsonl")
     lines = ((n, line) for n, line in enumerate(read_lines(path, flag), 1) if line.strip())
-    rows = (_tsv if suffix == ".tsv" else _jsonl)(path, lines, needed)
-    found = False
-    for number, row in rows:
-        found = True
+    bad, count = BadRows(str(path)), 0
+    for number, row in (_tsv if suffix == ".tsv" else _jsonl)(path, lines, needed, bad):
+        count += 1
         yield number, row
-    if not found:
+    bad.check(count)
+    if not count:
         raise DataError(f"{flag} {path}: no rows: it is empty")
 
 
 def _tsv(
-    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str]
+    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str], bad: "BadRows"
 ) -> Iterator[tuple[int, dict[str, str]]]:
     first, head = next(lines, (1, ""))
     names = head.split("\t")
@@ -282,34 +292,41 @@ def _tsv(
             )
     for number, line in lines:
         cells = line.split("\t")
-        if len(cells) != len(names):
-            raise DataError(
-                f"{path}:{number}: {plural(len(cells), 'column')}, but the header has {len(names)}"
-            )
-        yield number, dict(zip(names, cells, strict=True))
+        with bad:
+            if len(cells) != len(names):
+                found = plural(len(cells), "column")
+                raise DataError(f"{path}:{number}: {found}, but the header has {len(names)}")
+        if len(cells) == len(names):
+            yield number, dict(zip(names, cells, strict=True))
 
 
 def _jsonl(
-    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str]
+    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str], bad: "BadRows"
 ) -> Iterator[tuple[int, dict[str, str]]]:
     for number, line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: a JSON object is needed, found {type(row).__name__}")
-        for field in needed:
-            if field not in row:
-                raise DataError(
-                    f"{path}:{number}: no field {field!r}: it has {', '.join(row) or 'none'}"
-                )
-            if not isinstance(row[field], str):
-                raise DataError(
-                    f"{path}:{number}: field {field!r} is {type(row[field]).__name__}; text "
-                    f"is needed"
-                )
-        yield number, {field: row[field] for field in needed}
+        row: dict[str, str] | None = None
+        with bad:
+            row = _json_fields(line, needed, f"{path}:{number}")
+        if row is not None:
+            yield number, row
+
+
+def _json_fields(line: str, needed: Sequence[str], where: str) -> dict[str, str]:
+    """Returns the texts of a line in JSON by field."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a JSON object is needed, found {type(row).__name__}")
+    for field in needed:
+        if field not in row:
+            raise DataError(f"{where}: no field {field!r}: it has {', '.join(row) or 'none'}")
+        if not isinstance(row[field], str):
+            raise DataError(
+                f"{where}: field {field!r} is {type(row[field]).__name__}; text is needed"
+            )
+    return {field: row[field] for field in needed}
 
 
 def _fields(text: str, flag: str) -> list[str]:

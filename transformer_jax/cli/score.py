@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import note, note_unknown
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, DataError
@@ -87,6 +87,7 @@ class Score(LanguageFlags, PredictionCommand):
             sum(score.bytes for score in scores),
         )
         write((*row("corpus", total.log_prob, len(total.tokens)), _bits(total)))
+        note_unknown(model.counts)
         return 0
 
     def translations(self) -> int:
@@ -121,6 +122,7 @@ class Score(LanguageFlags, PredictionCommand):
         write(row("corpus", total, sum(len(score.tokens) for score in scores)))
         if cut := translator.counts["cut"]:
             note(translator.cut_note(cut, len(scores)))
+        note_unknown(translator.counts)
         return 0
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from transformer_jax.cli.output import note
+from transformer_jax.cli.output import note, note_unknown
 from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -89,7 +89,8 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         [asked] = vectors.embed([ask(self.query)], layers=layers, pool=pool, skip=skips[0])
         if vectors.counts["cut"]:
             note(f"the query is truncated to {plural(vectors.length, 'token')}")
-        vectors.counts.update(lines=0, cut=0)
+        note_unknown(vectors.counts, "query")
+        vectors.counts.clear()
         kept: list[tuple[int, str]] = []  # lines of the current window
 
         def lines():
@@ -112,6 +113,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         write(name, "line", "text")
         for value, number, line in sorted(heap, reverse=True):
             write(f"{value:.4f}", str(-number), line)
+        note_unknown(vectors.counts, "line", "lines")
         if cut := vectors.counts["cut"]:
             total, length = plural(vectors.counts["lines"], "line"), plural(vectors.length, "token")
             note(f"{cut:,} of {total} truncated to {length}")

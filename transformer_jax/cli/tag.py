@@ -6,7 +6,9 @@ from pathlib import Path
 
 import tyro
 
+from transformer_jax.cli.output import note, note_unknown
 from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.core.errors import plural
 
 __all__ = ["Tag"]
 
@@ -50,4 +52,10 @@ class Tag(PredictionCommand):
                     write(word, names[tag], f"{share:.4f}")
                 write("")
             sys.stdout.buffer.flush()
+        note_unknown(predictor.counts, "sentence")
+        if cut := predictor.counts["cut"]:
+            note(
+                f"{plural(cut, 'sentence')} with a word that is longer than the model reads, and "
+                f"truncated"
+            )
         return 0

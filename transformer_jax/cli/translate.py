@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.engine_flags import EngineCommand
-from transformer_jax.cli.output import TextOutput, note, tsv, waiting
+from transformer_jax.cli.output import TextOutput, note, note_unknown, tsv, waiting
 from transformer_jax.cli.search_flags import SearchFlags
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
@@ -96,9 +96,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
                     counter.show(i)
         if cut := translator.counts["cut"]:
             note(translator.cut_note(cut, translator.counts["lines"]))
-        if unknown := translator.counts["unknown"]:
-            read = plural(translator.counts["lines"], "line")
-            note(f"{unknown:,} of {read} hold text that the tokenizer does not know")
+        note_unknown(translator.counts, "line", "lines")
         if limited := translator.counts["limited"]:
             limit = translator.limit_note(limited, translator.counts["lines"])
             note(f"{limit}: raise --max-len-a or --max-len-b")
@@ -165,6 +163,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
                 out.write(shown.written(lines, Translation("", tuple(texts))))
                 out.flush()
                 limited += texts[0].finish_reason == "length"
+        note_unknown(write.counts, "line", "texts")
         if limited:
             note(
                 f"{limited:,} of {plural(lines, 'text')} reached the length limit of the "

@@ -9,6 +9,7 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
+from transformer_jax.cli.request_lines import note_prompts
 from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
 from transformer_jax.core.config_fields import Amount, OutputPath, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -134,4 +135,6 @@ class WinRateCommand(SamplingCommand):
             [completions(one, found) for one, found in zip(asked, model(asked), strict=True)]
             for model, asked in zip(models, requests, strict=True)
         ]
+        for run, model in zip(runs, models, strict=True):
+            note_prompts(model.language, f"{run}: ")
         return prompts, requests, texts

@@ -58,15 +58,15 @@ class DataError(UserError):
 
 
 class ListedError(DataError):
-    """A data error about several places, such as bad rows of a file.
-
-    Attributes:
-        lines: The message, and a line for each place.
-    """
+    """A data error about several places, such as bad rows of a file."""
 
     def __init__(self, message: str, places: Sequence[str] = ()):
         super().__init__("\n  ".join([message, *places]))
-        self.lines = [message, *places]
+
+    @property
+    def lines(self) -> list[str]:
+        """The message, and a line for each place."""
+        return str(self).split("\n  ")
 
 
 class CheckpointError(UserError):

@@ -1,14 +1,19 @@
-"""The share of text that a tokenizer does not know, by characters."""
+"""Text that a tokenizer does not know: its share by characters, and the texts that have some."""
 
 import dataclasses
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
+import numpy as np
+from jaxtyping import Integer
+
+from transformer_jax.core.errors import plural
 from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["Coverage", "text_coverage"]
+__all__ = ["Coverage", "text_coverage", "unknown_note", "unknown_texts"]
 
 _BATCH = 200  # texts encoded at a time
 _LONGEST = 1 << 14  # characters of a text that are read
@@ -16,6 +21,22 @@ _MOST = 1 << 21  # characters of all texts
 _SHOWN = 5  # examples
 _WIDEST = 20  # characters of an example
 _BLANK_MARKS = " ▁Ġ"
+
+
+@runtime_checkable
+class _Encoder(Protocol):
+    """What is needed of a tokenizer to find unknown texts."""
+
+    unk: int | None
+
+    def __hash__(self) -> int:
+        """Hashes the tokenizer, as all objects."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encodes many texts, without special tokens."""
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Returns a printable name for each id."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +92,7 @@ def text_coverage(
         Coverage(characters=6, unknown=3, examples=('\u03b2', '\u03b3'))
     """
     found, rest = Coverage(), _sampled(texts)
-    drops = _Drops(tokenizer)
+    drops = _drops_of(tokenizer)
     has_spans = not (without_unknown or tokenizer.unk is None)
     while batch := list(itertools.islice(rest, _BATCH)):
         spans = _unknown_spans(batch, tokenizer) if has_spans else itertools.repeat([])
@@ -82,6 +103,49 @@ def text_coverage(
             examples = tuple(dict.fromkeys(part[:_WIDEST] for part in parts if part))
             found += Coverage(_visible(text), unknown, examples)
     return found
+
+
+def unknown_texts(
+    texts: Sequence[str],
+    tokenizer: _Encoder,
+    ids: Container[int] | Integer[np.ndarray, " total"] | None = None,
+) -> int:
+    """Returns the number of texts with text that a tokenizer does not know.
+
+    Args:
+        texts: The texts.
+        tokenizer: The tokenizer of the texts.
+        ids: The tokens that are read of all texts, if they are known: without an unknown one among
+            them, texts are not tokenized again.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> tokenizer = train_tokenizer("characters", ["ab"], 6)
+        >>> unknown_texts(["ab", "a\u03b2", ""], tokenizer)
+        1
+    """
+    drops, unk = _drops_of(tokenizer), tokenizer.unk
+    drops.learn(texts)
+    if unk is None or (ids is not None and unk not in ids):
+        return sum(map(drops.are_in, texts))
+    rows = tokenizer.encode_batch(texts)
+    return sum(unk in row or drops.are_in(text) for text, row in zip(texts, rows, strict=True))
+
+
+def unknown_note(count: int, what: str = "text", total: int | None = None) -> str:
+    """Returns a message about texts that a tokenizer does not know as a whole.
+
+    Args:
+        count: Number of texts with unknown text.
+        what: What the texts are, in the singular.
+        total: Number of all texts, if known.
+
+    Example:
+        >>> unknown_note(1), unknown_note(2, "line", 7)
+        ('1 text holds text that the tokenizer does not know', '2 of 7 lines hold text that ...')
+    """
+    which = plural(count, what) if total is None else f"{count:,} of {plural(total, what)}"
+    return f"{which} {'holds' if count == 1 else 'hold'} text that the tokenizer does not know"
 
 
 def _sampled(texts: Iterable[str]) -> Iterator[str]:
@@ -104,7 +168,7 @@ def _visible(text: str) -> int:
 class _Drops:
     """The letters, digits and signs that a tokenizer drops, as far as texts have them."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: _Encoder):
         self._tokenizer, self._known = tokenizer, set[str]()
         self._dropped = set[str]()
 
@@ -113,15 +177,21 @@ class _Drops:
         new = set().union(*texts) - self._known
         self._known |= new
         # Control characters and marks may go by normalization, without a loss.
-        signs = (one for one in new if unicodedata.category(one)[0] in "LNPS")
-        names = lambda one: map(self._tokenizer.name, self._tokenizer.encode(one))
-        self._dropped |= {
-            one for one in signs if not any(name.strip(_BLANK_MARKS) for name in names(one))
-        }
+        signs = [one for one in new if unicodedata.category(one)[0] in "LNPS"]
+        if not signs:
+            return
+        for one, ids in zip(signs, self._tokenizer.encode_batch(signs), strict=True):
+            names = self._tokenizer.convert_ids_to_tokens(ids)
+            if not any(name.strip(_BLANK_MARKS) for name in names):
+                self._dropped.add(one)
+
+    def are_in(self, text: str) -> bool:
+        """Returns whether something of a text is dropped."""
+        return not self._dropped.isdisjoint(text)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Returns the dropped parts of a text, with their combining marks."""
-        if self._dropped.isdisjoint(text):
+        if not self.are_in(text):
             return []
         found = list[tuple[int, int]]()
         for i, one in enumerate(text):
@@ -129,6 +199,12 @@ class _Drops:
             if one in self._dropped or (begun and unicodedata.category(one)[0] == "M"):
                 found[len(found) - begun :] = [(found[-1][0] if begun else i, i + 1)]
         return found
+
+
+@functools.lru_cache(maxsize=4)
+def _drops_of(tokenizer: _Encoder) -> _Drops:
+    """Returns what is known of a tokenizer: each character is tried once."""
+    return _Drops(tokenizer)
 
 
 def _unknown_spans(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[tuple[int, int]]]:

@@ -202,14 +202,16 @@ def read_preferences(
         path: The file.
         kind: Kind of the lines, which determines the required fields.
         read: Options for reading.
-        where: Name of the setting with ``path``, for messages.
+        where: Name of the setting with ``path``, for messages; without ``data``, of a command that
+            has no setting to skip bad rows.
 
     Raises:
         DataError: A line is not JSON, lacks a field, has an empty or two equal completions, or a
             label that is not a boolean; or there are no lines. The message has ``path:line``.
     """
     found, prepare = Preferences(str(path), kind, [], [], [], []), Preparation.of(read)
-    bad, unread = BadRows(str(path), read.bad_rows), Unread(str(path), "key")
+    policy = read.bad_rows if "data" in where else None
+    bad, unread = BadRows(str(path), policy), Unread(str(path), "key")
     used = ("prompt", "messages", *_shown(kind))
     for number, line in numbered_lines(path, where, bad):
         if not line.strip():

@@ -24,12 +24,14 @@ class TaggedExamples:
         word_starts: Row ``i`` has the index of the first token of each word in example ``i``.
         sentence: Index of the sentence of each example.
         firsts: Index in its sentence of the first word of each example.
+        cut: Number of sentences with a word that is longer than an example, and truncated.
     """
 
     examples: EncodedExamples
     word_starts: TokenStore
     sentence: Int[np.ndarray, " count"]
     firsts: Int[np.ndarray, " count"]
+    cut: int
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -100,8 +102,9 @@ def encode_tagged(
     which = first_word[example] + word
     places = tokens[which] - begins[example] + len(template.prefix_ids) + lead
     firsts = first_word - (last - counts)[owner]
+    cut = len(np.unique(np.repeat(np.arange(len(words)), counts)[pieces.lengths > room]))
     return TaggedExamples(
-        examples, TokenStore(places.astype(np.int32), row_offsets(sizes)), owner, firsts
+        examples, TokenStore(places.astype(np.int32), row_offsets(sizes)), owner, firsts, cut
     )
 
 

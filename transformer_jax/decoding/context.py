@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.store import TokenStore
 from transformer_jax.decoding.batching import batch_by_length
 from transformer_jax.decoding.options import BatchingConfig
@@ -49,7 +50,8 @@ class ContextTextGenerator(CausalTextGenerator):
         start: The tokens before a text.
         vocab: Size of the model's vocabulary.
         shapes: Rows of a batch, and the treatment of long prompts and full contexts.
-        counts: Numbers of prompts so far: ``prompts`` and ``cut``.
+        counts: Numbers so far: ``prompts``, those that are ``cut``, and prompts and scored texts
+            with text that the tokenizer does not know, ``unknown``.
     """
 
     context: int
@@ -85,6 +87,7 @@ class ContextTextGenerator(CausalTextGenerator):
             )
         ids = self.tokenizer.encode_batch(list(texts))
         before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
+        self.counts["unknown"] += unknown_texts(texts, self.tokenizer)
         known = [self.start.read(context) for context in before]
         values = self.log_probs(ids, known)
         return [
@@ -131,6 +134,7 @@ class ContextTextGenerator(CausalTextGenerator):
         """
         [ids] = self.tokenizer.encode_batch([prompt])
         self.counts["prompts"] += 1
+        self.counts["unknown"] += unknown_texts([prompt], self.tokenizer, ids)
         room = self.context - len(self.start.before)
         if len(ids) > room:
             if self.shapes.too_long == "error":

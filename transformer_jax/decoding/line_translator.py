@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
@@ -67,8 +68,8 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         longest: Largest number of tokens in a source, including its special tokens, such as EOS.
         room: Largest number of tokens in its text.
         counts: Numbers of lines so far: ``lines``, ``empty``, ``cut``, ``unknown``, which hold text
-            that the tokenizer does not know, and ``limited``, whose best text reached its length
-            limit.
+            that the tokenizer does not know (of scored targets, too), and ``limited``, whose best
+            text reached its length limit.
     """
 
     def __init__(
@@ -207,8 +208,8 @@ class LineTranslator(TextGenerator[GenerationConfig]):
                 f"split it, or let it be cut"
             )
         self.counts["cut"] += sum(cut)
-        if self.tokenizer.unk is not None:
-            self.counts["unknown"] += sum(self.tokenizer.unk in ids for ids in encoded)
+        read = frozenset(itertools.chain.from_iterable(encoded))
+        self.counts["unknown"] += unknown_texts(lines, self.tokenizer, read)
         framed = zip(frames, encoded, strict=True)
         return [[*frame.before, *ids[:room], *frame.after] for frame, ids in framed], cut
 

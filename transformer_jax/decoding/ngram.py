@@ -1,5 +1,6 @@
 """N-gram models as language models, generating token by token on the CPU."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
@@ -30,6 +32,10 @@ class NgramLanguageModel(CausalTextGenerator):
 
     A prompt is the beginning of a document; an empty prompt starts a new document. The start and
     padding tokens have no probability, and the unknown token is scored but never written.
+
+    Attributes:
+        counts: Numbers so far: ``prompts``, and prompts and scored texts with text that the
+            tokenizer does not know, ``unknown``.
     """
 
     def __init__(self, model: NgramModel, tokenizer: Tokenizer):
@@ -41,6 +47,7 @@ class NgramLanguageModel(CausalTextGenerator):
         check_vocabulary(tokenizer, model.vocab_size, exact=True)
         self.model = model
         self.tokenizer = tokenizer
+        self.counts: collections.Counter[str] = collections.Counter()
 
     @classmethod
     def train(
@@ -94,6 +101,7 @@ class NgramLanguageModel(CausalTextGenerator):
                 f"give one per text"
             )
         rows = self.tokenizer.encode_batch(texts)
+        self.counts["unknown"] += unknown_texts(texts, self.tokenizer)
         before = self.tokenizer.encode_batch(prompts) if prompts else [[] for _ in texts]
         ids, offsets = _flat([a + b for a, b in zip(before, rows, strict=True)])
         log_probs = self.model.log_probs(ids, offsets)
@@ -114,6 +122,8 @@ class NgramLanguageModel(CausalTextGenerator):
     def prompt_tokens(self, prompt: str) -> list[int]:
         """Returns the tokens of the prompt, without a start token."""
         [ids] = self.tokenizer.encode_batch([prompt])
+        self.counts["prompts"] += 1
+        self.counts["unknown"] += unknown_texts([prompt], self.tokenizer, ids)
         return ids
 
     def batches(

@@ -1,5 +1,6 @@
 """Requests to language models and their results, as plain values independent of any model."""
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -160,7 +161,14 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """The methods of every language model, neural or n-gram."""
+    """The methods of every language model, neural or n-gram.
+
+    Attributes:
+        counts: Numbers so far: of ``prompts``, and of prompts and scored texts with text that the
+            tokenizer does not know, ``unknown``.
+    """
+
+    counts: collections.Counter[str]
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """Returns the continuations of each prompt: its samples, or its best beams."""

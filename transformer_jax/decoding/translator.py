@@ -15,6 +15,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.decoding.exhaustive import Scorer
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
@@ -125,6 +126,8 @@ class Translator(LineTranslator):
         frames = self.frames(directions, len(sources))
         read, _ = self.encode(sources, frames)
         written, given = self.encode_targets(targets, frames), self.given
+        encoder = getattr(self.tokenizer, "targets", self.tokenizer)
+        self.counts["unknown"] += unknown_texts(targets, encoder)
         for i, ids in enumerate(written):
             own = len(ids) - given
             if own > self.most:

@@ -1,13 +1,14 @@
-"""Shared by all predictors: the base class, inputs as lists, truncation warnings."""
+"""Shared by all predictors: the base class, inputs as lists, warnings about texts."""
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from transformer_jax.core.errors import ArgumentError, plural, were
+from transformer_jax.data.coverage import unknown_note
 
-__all__ = ["Predictor", "listed", "several", "truncated", "truncation"]
+__all__ = ["Predictor", "listed", "several", "told", "told_after", "truncated"]
 
 
 class Predictor:
@@ -66,16 +67,24 @@ def several(texts: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def truncation(count: Callable[[], int]) -> Iterator[None]:
-    """Context manager: warns afterwards if texts were truncated to the model's length.
+def told(counts: Mapping[str, int]) -> Iterator[None]:
+    """Context manager: warns afterwards of texts that the model did not read as they are.
 
     Args:
-        count: Function that returns the number of truncated texts so far.
+        counts: The numbers so far of texts that were truncated to the model's length (``cut``), and
+            of texts with text that the tokenizer does not know (``unknown``).
     """
-    before = count()
+    before = dict(counts)
     yield
-    if new := count() - before:
-        warnings.warn(truncated(new), stacklevel=4)
+    for name, message in (("cut", truncated), ("unknown", unknown_note)):
+        if new := counts.get(name, 0) - before.get(name, 0):
+            warnings.warn(message(new), stacklevel=4)
+
+
+def told_after(parts: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
+    """Yields the parts of a text, and then warns as :func:`told`."""
+    with told(counts):
+        yield from parts
 
 
 def truncated(count: int) -> str:

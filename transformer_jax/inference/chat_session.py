@@ -7,6 +7,7 @@ from typing import Any
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.conversations import Message
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import CausalTextGenerator
@@ -102,10 +103,17 @@ class ChatModel:
             DataError: The conversation does not fit in the context, or the template refuses it.
         """
         ids, dropped = self._fit(messages, request)
+        self._count(messages)
         request = dataclasses.replace(request, prompt_ids=tuple(ids))
         sequence = next(self.language.sequences(request, 0))
         sequence.kept = self._kept
         return PendingAnswer(self.language, sequence, dropped)
+
+    def _count(self, messages: Sequence[Message]) -> None:
+        """Counts a conversation, as the prompts of the language model."""
+        said = "\n".join(one["content"] for one in messages if one["role"] != "assistant")
+        unknown = unknown_texts([said], self.language.tokenizer)
+        self.language.counts.update(prompts=1, unknown=unknown)
 
     def _fit(
         self, messages: Sequence[Message], request: GenerationRequest
@@ -128,7 +136,9 @@ class ChatModel:
         """
         if request.messages is None:
             return request
-        ids, _ = self._fit(_prepared(request.messages, prepare), request)
+        messages = _prepared(request.messages, prepare)
+        ids, _ = self._fit(messages, request)
+        self._count(messages)
         return dataclasses.replace(request, prompt_ids=tuple(ids))
 
     def dropped(self, request: GenerationRequest, prepare: Callable[[str], str]) -> int:
@@ -182,12 +192,15 @@ class ChatSession:
         context_full: Whether the model's context truncated the last answer, rather than the limit
             of the request.
         dropped: Number of oldest messages, after the system prompt, that were dropped.
+        counts: Numbers of messages of the last turn, of which the first brings the system prompt,
+            with text that the tokenizer does not know: ``unknown``.
     """
 
     def __init__(self, model: ChatModel, system: str | None = None):
         self._model = model
         self.messages: list[Message] = []
         self.dropped, self.finish_reason, self.context_full = 0, "", False
+        self.counts: dict[str, int] = {"unknown": 0}
         self.set_system(system)
 
     def set_system(self, text: str | None) -> None:
@@ -224,6 +237,8 @@ class ChatSession:
         """
         start, said = self._start, {"role": "user", "content": text}
         seen: list[Any] = [*self.messages[:start], *self.messages[start + self.dropped :], said]
+        new = [one["content"] for one in (seen if not self.messages[start:] else [said])]
+        self.counts = {"unknown": unknown_texts(new, self._model.language.tokenizer)}
         turn = sum(message["role"] == "user" for message in self.messages)
         answer = self._model.sequence(seen, dataclasses.replace(request, number=turn))
         self.messages.append(said)

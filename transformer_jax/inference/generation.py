@@ -22,7 +22,7 @@ from transformer_jax.decoding.requests import (
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
-from transformer_jax.inference.base import Predictor, listed, truncation
+from transformer_jax.inference.base import Predictor, listed, told, told_after
 from transformer_jax.inference.directions import DirectedPredictor, Languages
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
@@ -74,9 +74,8 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         if engine is not None:
             from transformer_jax.inference.engines import load_engine_translator
 
-            translator = load_engine_translator(path, checkpoint, engine)
-            self.model, self._translator = None, translator
-            self.tokenizer, self._prepare = translator.tokenizer, source_as_trained(path)
+            self.model, self._translator = None, load_engine_translator(path, checkpoint, engine)
+            self.tokenizer, self._prepare = self._translator.tokenizer, source_as_trained(path)
             return
         self._loaded = model, self.tokenizer = load(path, checkpoint)
         self.model = nnx.merge(*model)
@@ -142,11 +141,12 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
                 raise ConfigError(
                     f"{self._path}: CTranslate2 does not support generation_config hf"
                 )
-            return _first(texts, [*map(generated, self._hf(given, changes, directions))])
+            with told(self._hf.counts):
+                return _first(texts, [*map(generated, self._hf(given, changes, directions))])
         note_unused(self._path)
         search = TRANSLATION.changed(**self._usual | changes)
         lines, translator = map(self._prepare, given), self._translator
-        with truncation(lambda: translator.counts["cut"]), warn_if_limited(translator, search):
+        with told(translator.counts), warn_if_limited(translator, search):
             translations = translator.translate(lines, search, directions)
         return _first(texts, [generated(one.hypotheses) for one in translations])
 
@@ -210,7 +210,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         read = list(map(self._prepare, listed(sources)))
         written = list(map(self._prepare_target, listed(targets)))
         directions = self._directions(from_, to, len(read))
-        with truncation(lambda: scorer.counts["cut"]):
+        with told(scorer.counts):
             found = [score.log_prob for score in scorer.score(read, written, directions)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
@@ -246,9 +246,8 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
             self.model, self._language = None, load_engine_language(path, checkpoint, engine)
             self.tokenizer = self._language.tokenizer
             return
-        loaded = (
-            None if is_ngram_run(open_directory(path)) else load(path, checkpoint, kind="decoder")
-        )
+        counted = is_ngram_run(open_directory(path))
+        loaded = None if counted else load(path, checkpoint, kind="decoder")
         language: Any = load_language(path, checkpoint, loaded=loaded)
         self._language = language
         self.model = nnx.merge(*loaded[0]) if loaded is not None else language.model
@@ -319,7 +318,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
             return _first(prompts, self._by_hf_config(listed(prompts), changes))
         note_unused(self._path)
         requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
-        with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
+        with told(self._language.counts):
             found = self._language.generate(requests)
         return _first(prompts, list(map(generated, found)))
 
@@ -331,7 +330,8 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
                 f"{self._path}: n-gram models, CTranslate2 and models with a choice of adapters "
                 f"have no generation config"
             )
-        return [*map(generated, self._hf(prompts, changes))]
+        with told(self._hf.counts):
+            return [*map(generated, self._hf(prompts, changes))]
 
     def chat(
         self,
@@ -370,7 +370,8 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
 
             self._chat = answering(self._path, self._language)
         prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
-        return generated([self._chat.answer(prepared, request)])
+        with told(self._chat.language.counts):
+            return generated([self._chat.answer(prepared, request)])
 
     def stream(
         self, prompt: str, *, generation_config: GenerationConfig | None = None, **settings: Any
@@ -384,11 +385,13 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         """
         changes = changes_of(generation_config, settings)
         note_unused(self._path)
-        return iter(self._language.stream(request_of(self._prepare(prompt), changes)))
+        request = request_of(self._prepare(prompt), changes)
+        return told_after(self._language.stream(request), self._language.counts)
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
         """Returns the log-probability of a text and of its tokens in nats, or a list of them."""
-        found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
+        with told(self._language.counts):
+            found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
         return found[0] if isinstance(texts, str) else found
 
 

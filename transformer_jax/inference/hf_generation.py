@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.hf_config import from_generation_config
@@ -41,6 +42,8 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
 
     Attributes:
         tokenizer: Tokenizer of the run.
+        counts: Numbers so far: of texts that were read, ``texts``, and of those with text that the
+            tokenizer does not know, ``unknown``.
     """
 
     tokenizer: "Tokenizer"
@@ -67,6 +70,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         # Read the run now; prepare weights and check the generation config at first use.
         self._fields, self._where, self._changes = run.read_config(), run.config, changes or {}
         self._model, self.tokenizer = loaded
+        self.counts: collections.Counter[str] = collections.Counter()
         self._encodes, self._batch = kind != "decoder", batch
         self._prepare = (
             source_as_trained(path) if kind == "encoder-decoder" else as_trained(path, trim=False)
@@ -202,7 +206,9 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
     def _sequence(
         self, index: int, text: str, config: GenerationConfig, direction: Direction
     ) -> GenerationSequence:
-        ids, source = self.tokenizer.encode(self._prepare(text)), []
+        text = self._prepare(text)
+        ids, source = self.tokenizer.encode(text), list[int]()
+        self.counts.update(texts=1, unknown=unknown_texts([text], self.tokenizer, ids))
         frame = frame_of(self.tokenizer, direction)
         if self.tokenizer.languages and len(frame.begins) > 1:
             begins = " ".join(self.tokenizer.convert_ids_to_tokens(frame.begins))

@@ -1,6 +1,6 @@
 """Two towers as functions of pictures and of texts."""
 
-import warnings
+import collections
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from jaxtyping import Float
 
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.data.coverage import unknown_texts
+from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.images.store import build_image_store
 from transformer_jax.data.images.tables import ImageTable
-from transformer_jax.inference.base import Predictor, truncated
+from transformer_jax.inference.base import Predictor, told
 from transformer_jax.inference.images import is_single, picture_batches, pictures_of
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
@@ -62,6 +64,7 @@ class ImageTextPredictor(Predictor):
         positions = self.model.config.max_length
         length = min(positions, config.get("text_length", positions))
         self._reader = TextReader(self.tokenizer, length)
+        self._counts: collections.Counter[str] = collections.Counter()
         graph, self._params = loaded
         self._images = MeshProgram(lambda p, x: nnx.merge(graph, p).embed_images(x))
         self._texts = MeshProgram(lambda p, *x: nnx.merge(graph, p).embed_texts(*x))
@@ -102,9 +105,8 @@ class ImageTextPredictor(Predictor):
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not lines or not all(isinstance(line, str) for line in lines):
             raise ArgumentError("texts: a text, or a list of at least one text, is needed")
-        examples, cut = self._reader.encode([self._prepare(line) for line in lines])
-        if cut:
-            warnings.warn(truncated(cut), stacklevel=2)
+        with told(self._counts):
+            examples = self._encode([self._prepare(line) for line in lines])
         rows = np.append(np.arange(len(lines)), np.full(-len(lines) % _BATCH, -1))
         parts = [
             np.asarray(self._texts(self._params, *self._reader.batch(examples, these).values()))
@@ -155,6 +157,13 @@ class ImageTextPredictor(Predictor):
         store = build_image_store(part.pictures, self.form, name=part.name, decode=False)
         images = lambda pixels: self._images(self._params, pixels)
         texts = lambda *tokens: self._texts(self._params, *tokens)
-        if cut := self._reader.encode(part.texts)[1]:
-            warnings.warn(truncated(cut), stacklevel=2)
+        with told(self._counts):
+            self._encode(part.texts)
         return retrieval_scores(images, texts, store, part, self._reader)
+
+    def _encode(self, texts: Sequence[str]) -> EncodedExamples:
+        """Returns the tokens of texts, and counts those that are not read as they are."""
+        examples, cut = self._reader.encode(texts)
+        unknown = unknown_texts(texts, self.tokenizer, examples.store.ids)
+        self._counts.update(cut=cut, unknown=unknown)
+        return examples

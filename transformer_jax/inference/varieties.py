@@ -1,11 +1,13 @@
 """Several texts per line by several decoding methods, from a language model or a translator."""
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.errors import ConfigError, plural, were
 from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.data.coverage import unknown_note
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import (
@@ -49,22 +51,25 @@ def write_varieties(
         ConfigError: The run is of another family, a setting is out of range, or a language is
             unknown or missing.
     """
-    found = {}
+    found, counts = {}, collections.Counter[str]()
     write: Callable[[Mapping[str, Any]], list[list[Continuation]]]
     if refuse_others(open_directory(run), _FAMILIES) == "encoder-decoder":
         translator = Translator(*load(run, checkpoint))
         tokenizer: Any = translator.tokenizer
         each = [direction_of(open_directory(run), tokenizer, direction)] * len(lines)
+        reader: Translator | LanguageModel = translator
         placed = list(zip(lines, each, strict=True))
         write = lambda way: _translations(translator, placed, way, max_new_tokens, seed)
     elif direction != DEFAULT_DIRECTION:
         raise ConfigError(f"--from and --to are for translators: leave them out for {run}")
     else:
-        model = load_language(run, checkpoint)
+        reader = model = load_language(run, checkpoint)
         write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
     for name, way in ways.items():
         with show_progress(f"writing: {name}"):
             texts = write(way)
+        # Every method reads the same lines.
+        counts = counts or reader.counts.copy()
         every = [one for row in texts for one in row]
         if cut := sum(one.finish_reason == "length" for one in every):
             log(
@@ -72,6 +77,12 @@ def write_varieties(
                 f"{plural(max_new_tokens, 'token')}: raise max_new_tokens"
             )
         found[name] = [[one.text for one in row] for row in texts]
+    total = counts["lines"] or counts["prompts"]
+    if cut := counts["cut"]:
+        said = f"{cut:,} of {plural(total, 'line')} {were(cut)}"
+        log(f"{said} longer than the model reads, and truncated")
+    if counts["unknown"]:
+        log(unknown_note(counts["unknown"], "line", total))
     return found
 
 

@@ -235,8 +235,8 @@ class Finetuning(Recipe):
             log_texts(part, loaded[1])
         predict, *_ = load_task(directory.path, request.checkpoint, [kind], loaded=loaded)
         scores = {name: measure(predict, kind, labels, part) for name, part in parts.items()}
-        if predict.cut:
-            log(truncated(predict.cut))
+        if cut := predict.counts["cut"]:
+            log(truncated(cut))
         print(table(scores), flush=True)
         write_scores(request.output, scores)
         return 0

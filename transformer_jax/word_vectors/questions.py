@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.preparation import Preparation, compose
 from transformer_jax.data.text import read_lines
 from transformer_jax.data.words import blank_words
@@ -74,24 +75,27 @@ def read_analogies(path: Path) -> dict[str, list[Question]]:
     ``a : b = c : d``.
 
     Raises:
-        DataError: It cannot be read, or a line is neither.
+        DataError: It cannot be read, or lines are neither; up to twenty are listed.
     """
     sections: dict[str, list[Question]] = {}
     name = ""
+    bad = BadRows(str(path), what="question")
     for number, line in enumerate(read_lines(path), 1):
         words = list(map(_PREPARE.line, blank_words(line)))
         if not words:
             continue
         if words[0].startswith(":"):
             name = line.strip().removeprefix(":").strip()
-        elif len(words) == 4:
+            continue
+        with bad:
+            if len(words) != 4:
+                raise DataError(
+                    f"{path}:{number}: {plural(len(words), 'word')}: a question is four words, and "
+                    f'a section begins with ": name"'
+                )
             a, b, c, d = words
             sections.setdefault(name or "questions", []).append((a, b, c, d))
-        else:
-            raise DataError(
-                f"{path}:{number}: {plural(len(words), 'word')}: a question is four words, and a "
-                f'section begins with ": name"'
-            )
+    bad.check(sum(map(len, sections.values())))
     if not sections:
         raise DataError(f"{path}: no questions: a question is a line of four words")
     return sections
@@ -104,26 +108,31 @@ def read_similarities(path: Path) -> list[tuple[str, str, float]]:
     header.
 
     Raises:
-        DataError: It cannot be read, or a line is not a pair.
+        DataError: It cannot be read, or lines are not pairs; up to twenty are listed.
     """
     pairs: list[tuple[str, str, float]] = []
+    bad = BadRows(str(path), what="pair")
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         mark = next((mark for mark in "\t," if mark in line), None)
         fields = list(map(str.strip, line.split(mark))) if mark else blank_words(line)
-        try:
-            one, other, value = *map(_PREPARE.line, fields[:2]), float(fields[2])
-        except (IndexError, ValueError):
-            if number == 1 and len(fields) >= 3:
-                continue
-            raise DataError(
-                f"{path}:{number}: a pair is two words and a number, separated by tabs, commas or "
-                f"blanks"
-            ) from None
-        if not np.isfinite(value):
-            raise DataError(f"{path}:{number}: {value} is not a similarity")
-        pairs.append((one, other, value))
+        with bad:
+            try:
+                one, other, value = *map(_PREPARE.line, fields[:2]), float(fields[2])
+            except (IndexError, ValueError):
+                if number == 1 and len(fields) >= 3:
+                    continue
+                raise DataError(
+                    f"{path}:{number}: a pair is two words and a number, separated by tabs, commas "
+                    f"or blanks"
+                ) from None
+            if not (one and other):
+                raise DataError(f"{path}:{number}: a word is empty: a pair is two words")
+            if not np.isfinite(value):
+                raise DataError(f"{path}:{number}: {value} is not a similarity")
+            pairs.append((one, other, value))
+    bad.check(len(pairs))
     if not pairs:
         raise DataError(f"{path}: no pairs: a pair is a line of two words and a number")
     return pairs

@@ -164,7 +164,7 @@ def test_long_texts_are_cut_and_counted(model):
     vectors = Embedder(model, TOKENIZER, length=8)
     [block] = vectors.embed([TEXTS[0], TEXTS[2], "the " * 90], pool="none")
     assert block.lengths.tolist() == [8, len(TOKENIZER.encode(TEXTS[2])) + 2, 8]
-    assert vectors.counts == {"lines": 3, "cut": 2}
+    assert vectors.counts == {"lines": 3, "cut": 2, "unknown": 0}
     with pytest.raises(DataError, match="more than 8 tokens"):
         vectors.attention("the " * 90)
 

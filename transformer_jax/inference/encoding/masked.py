@@ -1,5 +1,6 @@
 """Predictions of masked tokens by a pre-trained encoder."""
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from flax import nnx
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.trees import device_of
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.examples import EncodedExamples, default_template
 from transformer_jax.data.ragged import flatten, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
@@ -48,6 +50,10 @@ class MaskFiller:
         tokens: Maximum number of tokens per batch, with padding.
         template: The special tokens around texts; None is the default of training here.
 
+    Attributes:
+        counts: Numbers of texts so far, ``lines``, and of those with text that the tokenizer does
+            not know, ``unknown``.
+
     Raises:
         ConfigError: The tokenizer has no mask token.
     """
@@ -76,6 +82,7 @@ class MaskFiller:
         # Tokens of such a vocabulary include the blank before a word, and so do predictions.
         self._blank_is_part = bool(tokenizer.is_continuation.any() and begins.sum() > 1)
         self._runs: dict[tuple[int, int], Batches] = {}
+        self.counts: collections.Counter[str] = collections.Counter()
 
     def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
         """Returns the ``top`` most probable tokens of each mask of each text, best first.
@@ -90,6 +97,8 @@ class MaskFiller:
         rows = [self.encode(text, f"text {i}") for i, text in enumerate(texts, 1)]
         if not rows:
             return []
+        around = [self._prepare(" ".join(self._parts(text))) for text in texts]
+        self.counts.update(lines=len(rows), unknown=unknown_texts(around, self._tokenizer))
         every = flatten([rows], id_dtype(self._tokenizer))
         masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
         found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
@@ -111,10 +120,8 @@ class MaskFiller:
         Raises:
             DataError: The text has no mask, or too many tokens.
         """
-        tokenizer = self._tokenizer
+        tokenizer, parts = self._tokenizer, self._parts(text)
         assert tokenizer.mask is not None
-        [own] = tokenizer.convert_ids_to_tokens([tokenizer.mask])
-        parts = text.replace(own, MASK).split(MASK)
         if len(parts) == 1:
             raise DataError(
                 f'{name} has no {MASK}: put it in place of a word, as in "the {MASK} dog"'
@@ -131,6 +138,12 @@ class MaskFiller:
                 f"possible: shorten it"
             )
         return ids
+
+    def _parts(self, text: str) -> list[str]:
+        """Returns the parts of a text between its masks."""
+        assert self._tokenizer.mask is not None
+        [own] = self._tokenizer.convert_ids_to_tokens([self._tokenizer.mask])
+        return text.replace(own, MASK).split(MASK)
 
     def _program(self, masks: int, top: int) -> Batches:
         """Returns the program that computes ``top`` tokens for up to ``masks`` masks per row."""

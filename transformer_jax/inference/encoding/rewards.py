@@ -40,7 +40,7 @@ class RewardRunner(TaskRunner):
         prepare: Preprocesses the text of a message as in training.
 
     Attributes:
-        cut: Number of texts so far that were longer than ``length``.
+        counts: See :class:`TaskRunner`.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class RewardRunner(TaskRunner):
             elif not isinstance(text, str):
                 parts[i] = self._of_conversation(i, text)
         rows = self._rows([parts[i] for i in range(len(texts))])
-        self.cut += sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
+        cut = sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
+        self._tell(cut, list(map(_text_of, texts)))
         flat = np.array([id for row in rows for id in row], id_dtype(self._tokenizer))
         lengths = np.array([len(row) for row in rows], np.int64)
         examples = EncodedExamples(TokenStore(flat, row_offsets(lengths)), lengths)
@@ -130,6 +131,15 @@ class RewardRunner(TaskRunner):
         except (ConfigError, DataError) as error:
             raise UnreadTextError(i, str(error)) from None
         return [], prompt, written
+
+
+def _text_of(given: Rewarded) -> str:
+    """Returns all text of a text, a completion with its prompt, or a conversation."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping):
+        return "\n".join((given["prompt"], given["completion"]))
+    return "\n".join(str(message["content"]) for message in given)
 
 
 def _field(i: int, given: Mapping[str, Any], name: str) -> str:

@@ -1,5 +1,6 @@
 """Runs fine-tuned models on texts: classes, labels, numbers, tags, answers."""
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.examples import EncodedExamples, OddToken, encode_sentences
 from transformer_jax.data.preparation import PlacedText
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
@@ -121,8 +123,10 @@ class TaskRunner:
         form: How texts are read and scored.
 
     Attributes:
-        cut: Number of texts so far that were longer than ``length``, and of questions that were
-            truncated to leave room for their context.
+        counts: Numbers so far: ``cut``, of texts that were longer than ``length``, of sentences
+            with a word that was, and of questions that were truncated to leave room for their
+            context; and ``unknown``, of texts with text that the tokenizer does not know: of each
+            side of pairs, of questions, and of contexts.
     """
 
     def __init__(
@@ -140,7 +144,8 @@ class TaskRunner:
         graph, params = model
         self._graph, self._tokenizer, self.params = graph, tokenizer, params
         self._length, self._stride = length, stride
-        self._may_have_none, self.cut = "none" in labels, 0
+        self._may_have_none = "none" in labels
+        self.counts: collections.Counter[str] = collections.Counter()
         self._template, self._odd_token = form.template, form.odd_token
         regress = kind == "regress"
         shares = _ACTIVATIONS[form.activation] if regress else _SHARES.get(kind, jax.nn.softmax)
@@ -186,11 +191,17 @@ class TaskRunner:
         examples, cut = encode_sentences(
             texts, seconds, self._tokenizer, self._length, self._template, self._odd_token
         )
-        self.cut += cut
+        self._tell(cut, texts, seconds)
         nothing = np.flatnonzero(examples.store.lengths == 0)
         if len(nothing):
             raise NoTokensError(int(nothing[0]))
         return self.rows(examples)
+
+    def _tell(self, cut: int, texts: Sequence[str], seconds: Sequence[str] | None = None) -> None:
+        """Counts texts that were truncated, and texts with unknown text."""
+        # A context may be that of many questions.
+        read = [*texts, *dict.fromkeys(seconds or ())]
+        self.counts.update(cut=cut, unknown=unknown_texts(read, self._tokenizer))
 
     def rows(self, examples: EncodedExamples) -> Float[np.ndarray, "count V"]:
         """Returns the probabilities or the number of each example."""
@@ -205,6 +216,7 @@ class TaskRunner:
         """Returns the tag of each word of each sentence, with its probability."""
         out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
         tagged = encode_tagged(words, self._tokenizer, self._length, self._template)
+        self._tell(tagged.cut, list(map(" ".join, words)))
         for rows, scores in self._run(self.params, tagged.examples):
             best, worth = scores.argmax(-1), scores.max(-1)
             for row, number in enumerate(rows.tolist()):
@@ -231,7 +243,7 @@ class TaskRunner:
         spans = encode_questions(
             questions, contexts, self._tokenizer, *how, template=self._template
         )
-        self.cut += spans.cut
+        self._tell(spans.cut, questions, contexts)
         found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
         nothing = [float("inf")] * len(questions)
         for rows, scores in self._run(self.params, spans.examples):

@@ -1,5 +1,6 @@
 """Contextual embeddings of texts, tokens and words."""
 
+import collections
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
+from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.examples import (
     EncodedExamples,
     collate,
@@ -82,7 +84,8 @@ class Embedder:
 
     Attributes:
         layers: Number of layers L; vectors have L + 1 layers, of which the first is the embeddings.
-        counts: Number of texts so far (``lines``), and of truncated ones (``cut``).
+        counts: Number of texts so far (``lines``), of truncated ones (``cut``), and of those with
+            text that the tokenizer does not know (``unknown``).
         dense: Function applied to pooled vectors of the last layer, or None.
     """
 
@@ -109,7 +112,7 @@ class Embedder:
         self._template = template or default_template(tokenizer)
         self.layers, self.width = whole.config.encoder_layers, whole.config.d_model
         self.length = length or whole.config.positions.max_length
-        self.counts = {"lines": 0, "cut": 0}
+        self.counts: collections.Counter[str] = collections.Counter()
         self.dense: Callable[[Any], Any] | None = None
         self._runs: dict[tuple[Layers, Pools, int], PackedBatches] = {}
         self._attend = MeshProgram(functools.partial(_maps, self._graph))
@@ -144,9 +147,9 @@ class Embedder:
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, block)):
             examples, cut = self._encode(chunk)
-            self.counts["lines"] += len(chunk)
-            self.counts["cut"] += cut
             store = examples.store
+            unknown = unknown_texts(chunk, self._tokenizer, store.ids)
+            self.counts.update(lines=len(chunk), cut=cut, unknown=unknown)
             made = self._rows(examples, layers, pool, skip)
             if self.dense is not None and layers == "last" and pool != "none":
                 made = self.dense(made)
@@ -176,6 +179,8 @@ class Embedder:
     def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
         """Returns the vectors of every layer for the first token of each word, in order."""
         tagged = encode_tagged(words, self._tokenizer, self.length, self._template)
+        unknown = unknown_texts(list(map(" ".join, words)), self._tokenizer)
+        self.counts.update(lines=len(words), cut=tagged.cut, unknown=unknown)
         rows = self._rows(tagged.examples, "all", "none")
         # Examples are in the order of sentences, and so are their words.
         example, _ = ragged_indices(tagged.word_starts.lengths)

@@ -202,7 +202,7 @@ class _LabeledScores:
     @property
     def cut(self) -> int:
         """The number of texts so far that were truncated."""
-        return self.predictor.cut if self.predictor else 0
+        return self.predictor.counts["cut"] if self.predictor else 0
 
 
 def _evaluate(measured: _LabeledScores, part: Labeled, model: Any) -> dict[str, float]:
@@ -311,7 +311,9 @@ def _encode(
         tags = np.array(label_indices(part, labels), np.int32)
         targets[store.offsets[rows] + tagged.word_starts.ids] = tags
         unknown = describe_unknown(part.name, *_sides(part, tokenizer, store.ids))
-        log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}{unknown}")
+        shortened = f", {tagged.cut:,} with a truncated word" if tagged.cut else ""
+        words = f"{plural(len(part), 'sentence')}, {plural(len(tags), 'word')}"
+        log(f"{part.name}: {words}{shortened}{unknown}")
         return _Encoded(tagged.examples, tags=targets)
     spans = encode_questions(part.questions, part.contexts, tokenizer, length, stride)
     found = locate_answers(spans, part.answers).astype(np.int32)
