@@ -5,6 +5,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -89,6 +90,7 @@ def _tag(folder: Path) -> None:
     class Runner(TaskRunner):
         def __init__(self) -> None:
             """Has no model."""
+            self.counts = Counter()
 
         def tags(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, float]]]:
             return [[(0, 1.0)] * len(row) for row in words]

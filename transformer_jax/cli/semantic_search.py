@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -12,6 +12,9 @@ from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.encoding.vectors import Embedder
 
 __all__ = ["SemanticSearch"]
 
@@ -113,8 +116,13 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         write(name, "line", "text")
         for value, number, line in sorted(heap, reverse=True):
             write(f"{value:.4f}", str(-number), line)
-        note_unknown(vectors.counts, "line", "lines")
-        if cut := vectors.counts["cut"]:
-            total, length = plural(vectors.counts["lines"], "line"), plural(vectors.length, "token")
-            note(f"{cut:,} of {total} truncated to {length}")
+        _note_lines(vectors)
         return 0
+
+
+def _note_lines(vectors: "Embedder") -> None:
+    """Prints notes about lines that were not read as they are, if there are any."""
+    note_unknown(vectors.counts, "line", "lines")
+    if cut := vectors.counts["cut"]:
+        total, length = plural(vectors.counts["lines"], "line"), plural(vectors.length, "token")
+        note(f"{cut:,} of {total} truncated to {length}")

@@ -25,7 +25,7 @@ _BLANK_MARKS = " ▁Ġ"
 
 @runtime_checkable
 class _Encoder(Protocol):
-    """What is needed of a tokenizer to find unknown texts."""
+    """A tokenizer, as far as unknown texts need it."""
 
     unk: int | None
 

@@ -24,6 +24,9 @@ class TextTokenizer(Protocol):
     target_prefix_ids: tuple[int, ...]
     languages: LanguageTags | None  # of a multilingual translator
 
+    def __hash__(self) -> int:
+        """Hashes the tokenizer, as all objects."""
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encodes many texts, without special tokens."""
 

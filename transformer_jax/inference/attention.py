@@ -17,7 +17,7 @@ from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.base import told
+from transformer_jax.inference.base import warn_of_texts
 from transformer_jax.inference.generation_settings import changes_of
 from transformer_jax.inference.runs import open_directory, text_start
 from transformer_jax.models.decoder import Decoder
@@ -168,7 +168,7 @@ def translation_attention(
     """
     tokenizer = translator.tokenizer
     [frame] = translator.frames(direction, 1)
-    with told(translator.counts):
+    with warn_of_texts(translator.counts):
         [ids], _ = translator.encode([source], [frame])
     if target is None:
         [found] = translator.translate([source], search, direction)

@@ -8,7 +8,7 @@ from typing import Any
 from transformer_jax.core.errors import ArgumentError, plural, were
 from transformer_jax.data.coverage import unknown_note
 
-__all__ = ["Predictor", "listed", "several", "told", "told_after", "truncated"]
+__all__ = ["Predictor", "listed", "several", "truncated", "warn_after", "warn_of_texts"]
 
 
 class Predictor:
@@ -67,7 +67,7 @@ def several(texts: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def told(counts: Mapping[str, int]) -> Iterator[None]:
+def warn_of_texts(counts: Mapping[str, int]) -> Iterator[None]:
     """Context manager: warns afterwards of texts that the model did not read as they are.
 
     Args:
@@ -81,9 +81,9 @@ def told(counts: Mapping[str, int]) -> Iterator[None]:
             warnings.warn(message(new), stacklevel=4)
 
 
-def told_after(parts: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
-    """Yields the parts of a text, and then warns as :func:`told`."""
-    with told(counts):
+def warn_after(parts: Iterable[str], counts: Mapping[str, int]) -> Iterator[str]:
+    """Yields the parts of a text, and then warns as :func:`warn_of_texts`."""
+    with warn_of_texts(counts):
         yield from parts
 
 

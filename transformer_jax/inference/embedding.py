@@ -10,7 +10,7 @@ from jaxtyping import Float
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.attention import TextAttention, encoder_attention, one_text
-from transformer_jax.inference.base import listed, told
+from transformer_jax.inference.base import listed, warn_of_texts
 from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, prompted, skip_of
 from transformer_jax.inference.encoding.vectors import Layers, Pool, Pools
 from transformer_jax.inference.runs import open_directory
@@ -73,7 +73,7 @@ class Embedding:
         prepare = prompted(run, self._line, before)
         skip = skip_of(run, vectors, before) if pooling is None else 0
         lines = [prepare(text) for text in listed(texts)]
-        with told(vectors.counts):
+        with warn_of_texts(vectors.counts):
             made = vectors.embed(lines, layers=layers, pool=pool, skip=skip)
             blocks = [block.vectors for block in made]
         found = np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)

@@ -22,7 +22,7 @@ from transformer_jax.decoding.requests import (
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
-from transformer_jax.inference.base import Predictor, listed, told, told_after
+from transformer_jax.inference.base import Predictor, listed, warn_after, warn_of_texts
 from transformer_jax.inference.directions import DirectedPredictor, Languages
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
@@ -141,12 +141,12 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
                 raise ConfigError(
                     f"{self._path}: CTranslate2 does not support generation_config hf"
                 )
-            with told(self._hf.counts):
+            with warn_of_texts(self._hf.counts):
                 return _first(texts, [*map(generated, self._hf(given, changes, directions))])
         note_unused(self._path)
         search = TRANSLATION.changed(**self._usual | changes)
         lines, translator = map(self._prepare, given), self._translator
-        with told(translator.counts), warn_if_limited(translator, search):
+        with warn_of_texts(translator.counts), warn_if_limited(translator, search):
             translations = translator.translate(lines, search, directions)
         return _first(texts, [generated(one.hypotheses) for one in translations])
 
@@ -210,7 +210,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         read = list(map(self._prepare, listed(sources)))
         written = list(map(self._prepare_target, listed(targets)))
         directions = self._directions(from_, to, len(read))
-        with told(scorer.counts):
+        with warn_of_texts(scorer.counts):
             found = [score.log_prob for score in scorer.score(read, written, directions)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
@@ -318,7 +318,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
             return _first(prompts, self._by_hf_config(listed(prompts), changes))
         note_unused(self._path)
         requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
-        with told(self._language.counts):
+        with warn_of_texts(self._language.counts):
             found = self._language.generate(requests)
         return _first(prompts, list(map(generated, found)))
 
@@ -330,7 +330,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
                 f"{self._path}: n-gram models, CTranslate2 and models with a choice of adapters "
                 f"have no generation config"
             )
-        with told(self._hf.counts):
+        with warn_of_texts(self._hf.counts):
             return [*map(generated, self._hf(prompts, changes))]
 
     def chat(
@@ -370,7 +370,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
 
             self._chat = answering(self._path, self._language)
         prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
-        with told(self._chat.language.counts):
+        with warn_of_texts(self._chat.language.counts):
             return generated([self._chat.answer(prepared, request)])
 
     def stream(
@@ -386,11 +386,11 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         changes = changes_of(generation_config, settings)
         note_unused(self._path)
         request = request_of(self._prepare(prompt), changes)
-        return told_after(self._language.stream(request), self._language.counts)
+        return warn_after(self._language.stream(request), self._language.counts)
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
         """Returns the log-probability of a text and of its tokens in nats, or a list of them."""
-        with told(self._language.counts):
+        with warn_of_texts(self._language.counts):
             found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
         return found[0] if isinstance(texts, str) else found
 

@@ -16,7 +16,7 @@ from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.images.store import build_image_store
 from transformer_jax.data.images.tables import ImageTable
-from transformer_jax.inference.base import Predictor, told
+from transformer_jax.inference.base import Predictor, warn_of_texts
 from transformer_jax.inference.images import is_single, picture_batches, pictures_of
 from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
@@ -105,7 +105,7 @@ class ImageTextPredictor(Predictor):
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not lines or not all(isinstance(line, str) for line in lines):
             raise ArgumentError("texts: a text, or a list of at least one text, is needed")
-        with told(self._counts):
+        with warn_of_texts(self._counts):
             examples = self._encode([self._prepare(line) for line in lines])
         rows = np.append(np.arange(len(lines)), np.full(-len(lines) % _BATCH, -1))
         parts = [
@@ -157,7 +157,7 @@ class ImageTextPredictor(Predictor):
         store = build_image_store(part.pictures, self.form, name=part.name, decode=False)
         images = lambda pixels: self._images(self._params, pixels)
         texts = lambda *tokens: self._texts(self._params, *tokens)
-        with told(self._counts):
+        with warn_of_texts(self._counts):
             self._encode(part.texts)
         return retrieval_scores(images, texts, store, part, self._reader)
 

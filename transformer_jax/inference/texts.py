@@ -12,7 +12,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
-from transformer_jax.inference.base import Predictor, listed, several, told
+from transformer_jax.inference.base import Predictor, listed, several, warn_of_texts
 from transformer_jax.inference.embedding import Embedding
 from transformer_jax.inference.encoders import load_task, read_length, template_of
 from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
@@ -81,7 +81,7 @@ class EncoderPredictor(Embedding, Predictor):
         if self._fill is None:
             part = "mask token" if self._has_head else "masked-LM head"
             raise ConfigError(f"{self._path}: an encoder without a {part}: use embed")
-        with told(self._fill.counts):
+        with warn_of_texts(self._fill.counts):
             found = self._fill(listed(texts), top=top_k)
         return found[0] if isinstance(texts, str) else found
 
@@ -186,7 +186,7 @@ class ClassificationPredictor(_Task):
             DataError: A text has no tokens, or the numbers of texts and second texts differ.
         """
         sides = self._sides(texts, text_pairs)
-        with told(self._predictor.counts):
+        with warn_of_texts(self._predictor.counts):
             rows = self._predictor.classes(*sides)
         found = [self._named(row.tolist(), threshold) for row in rows]
         return found[0] if isinstance(texts, str) else found
@@ -216,7 +216,7 @@ class RegressionPredictor(_Task):
             DataError: A text has no tokens, or the numbers of texts and second texts differ.
         """
         sides = self._sides(texts, text_pairs)
-        with told(self._predictor.counts):
+        with warn_of_texts(self._predictor.counts):
             return np.asarray(self._predictor.numbers(*sides))
 
 
@@ -250,7 +250,7 @@ class RewardPredictor(RegressionPredictor):
             given = [given]  # the messages of one conversation
         given = [_conversation(i, part) for i, part in enumerate(given)]
         prepared = [self._prepare(text) if isinstance(text, str) else text for text in given]
-        with told(self._predictor.counts):
+        with warn_of_texts(self._predictor.counts):
             return np.asarray(self._predictor.numbers(prepared))
 
 
@@ -285,7 +285,7 @@ class TaggingPredictor(_Task):
         """
         given = [sentences] if isinstance(sentences, str) else several(sentences)
         words = [blank_words(one) if isinstance(one, str) else listed(one) for one in given]
-        with told(self._predictor.counts):
+        with warn_of_texts(self._predictor.counts):
             found = self._predictor.tags([[self._prepare(word) for word in row] for row in words])
         tagged = [
             [
@@ -315,7 +315,7 @@ class QuestionAnsweringPredictor(_Task):
         """
         listed([question, context])
         read = self._preparation.placed(context)
-        with told(self._predictor.counts):
+        with warn_of_texts(self._predictor.counts):
             [found] = self._predictor.answers(
                 [self._prepare(question)], [read.text], best=top_k, longest=max_answer_len
             )
