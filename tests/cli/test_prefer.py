@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +37,8 @@ def sampling(monkeypatch, texts):
     made = [Continuation(text, (), 0.0, "end", 0.0) for text in texts]
 
     class Fixed:
+        language = SimpleNamespace(counts=Counter())
+
         def __call__(self, part):
             return [made] * len(part)
 

@@ -21,7 +21,11 @@ from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.options import BatchingConfig
-    from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
+    from transformer_jax.decoding.requests import (
+        CountingLanguageModel,
+        GenerationRequest,
+        LanguageModel,
+    )
     from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["Generate", "longer"]
@@ -155,7 +159,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
 
     def language_model(
         self, shapes: "BatchingConfig", asked: "list[GenerationRequest]"
-    ) -> "LanguageModel":
+    ) -> "CountingLanguageModel":
         """Loads the language model of the run on its engine, for the requests ``asked``."""
         if self.engine == "ctranslate2":
             from transformer_jax.inference.engines import load_engine_language

@@ -16,7 +16,7 @@ from transformer_jax.core.old_names import REQUESTS, current_keys
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.generation_config import GenerationConfig
-    from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
+    from transformer_jax.decoding.requests import CountingLanguageModel, GenerationRequest
 
 __all__ = ["note_prompts", "prompt_lines", "requests_of"]
 
@@ -37,7 +37,7 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
     return decode_lines(sys.stdin.buffer, "<stdin>")
 
 
-def note_prompts(model: "LanguageModel", where: str = "") -> None:
+def note_prompts(model: "CountingLanguageModel", where: str = "") -> None:
     """Prints notes about prompts that a model did not read as they are, if there are any.
 
     Args:

@@ -14,6 +14,7 @@ from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = [
     "Continuation",
+    "CountingLanguageModel",
     "FinishReason",
     "GenerationRequest",
     "LanguageModel",
@@ -161,14 +162,7 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """The methods of every language model, neural or n-gram.
-
-    Attributes:
-        counts: Numbers so far: of ``prompts``, and of prompts and scored texts with text that the
-            tokenizer does not know, ``unknown``.
-    """
-
-    counts: collections.Counter[str]
+    """The methods of every language model, neural or n-gram."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """Returns the continuations of each prompt: its samples, or its best beams."""
@@ -178,6 +172,18 @@ class LanguageModel(Protocol):
 
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
         """Returns the log-probability of each text, given its prompt if there are prompts."""
+
+
+@runtime_checkable
+class CountingLanguageModel(LanguageModel, Protocol):
+    """A language model with the numbers of what it has read.
+
+    Attributes:
+        counts: Numbers so far: of ``prompts``, and of prompts and scored texts with text that the
+            tokenizer does not know, ``unknown``.
+    """
+
+    counts: collections.Counter[str]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.requests import (
-    LanguageModel,
+    CountingLanguageModel,
     TextScore,
 )
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
@@ -232,7 +232,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
     """
 
     tokenizer: TextTokenizer
-    _language: LanguageModel
+    _language: CountingLanguageModel
 
     def __init__(
         self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None

@@ -12,6 +12,7 @@ from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import (
     Continuation,
+    CountingLanguageModel,
     GenerationRequest,
     LanguageModel,
     numbered,
@@ -57,7 +58,7 @@ def write_varieties(
         translator = Translator(*load(run, checkpoint))
         tokenizer: Any = translator.tokenizer
         each = [direction_of(open_directory(run), tokenizer, direction)] * len(lines)
-        reader: Translator | LanguageModel = translator
+        reader: Translator | CountingLanguageModel = translator
         placed = list(zip(lines, each, strict=True))
         write = lambda way: _translations(translator, placed, way, max_new_tokens, seed)
     elif direction != DEFAULT_DIRECTION:
