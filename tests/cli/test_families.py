@@ -31,7 +31,7 @@ def test_train_finds_the_family_by_the_name_of_the_run():
     assert not set(RUNS) & set(LANGUAGE_RUNS)
     for module, runs in MODULES.items():
         for name in runs:
-            found = families._found("train", [name, "--training.steps", "3"])
+            found = families.family_of("train", [name, "--training.steps", "3"])
             assert found == module.FAMILY._replace(program="transformer-jax")
 
 
@@ -49,13 +49,13 @@ def test_train_finds_the_family_by_the_name_of_the_run():
 def test_resume_and_evaluate_find_it_by_the_run(tmp_path, module, run):
     path = fa_run(tmp_path / "run", run)
     for command in ("resume", "evaluate"):
-        found = families._found(command, ["--checkpoint", "best", str(path)])
+        found = families.family_of(command, ["--checkpoint", "best", str(path)])
         assert found.commands == module.FAMILY.commands
     if run in [named for module in MODULES.values() for _, named in module.values()]:
-        found = families._found("train", ["--config", str(path / "config.json")])
+        found = families.family_of("train", ["--config", str(path / "config.json")])
         assert found.commands == module.FAMILY.commands
         assert (
-            families._found("train", [f"--config={path / 'config.json'}"]).commands
+            families.family_of("train", [f"--config={path / 'config.json'}"]).commands
             == found.commands
         )
 
@@ -64,8 +64,8 @@ def test_pretrain_finds_the_family_by_the_name_of_the_run():
     assert not set(PRETRAIN_RUNS) & set(DENOISING_RUNS)
     for module, runs in {encoder_only: PRETRAIN_RUNS, seq2seq: DENOISING_RUNS}.items():
         for name in runs:
-            assert families._found("pretrain", [name]).commands == module.FAMILY.commands
-    assert families._found("finetune", ["tag"]).commands == encoder_only.FAMILY.commands
+            assert families.family_of("pretrain", [name]).commands == module.FAMILY.commands
+    assert families.family_of("finetune", ["tag"]).commands == encoder_only.FAMILY.commands
 
 
 @pytest.mark.parametrize("command", families.COMMANDS)
@@ -145,7 +145,7 @@ def test_settings_of_another_kind_of_run_name_its_command(
 
 
 def test_an_earlier_name_of_a_run_is_found():
-    found = families._found("finetune", ["span", "--training.steps", "3"])
+    found = families.family_of("finetune", ["span", "--training.steps", "3"])
     assert found.commands == encoder_only.FAMILY.commands
 
 

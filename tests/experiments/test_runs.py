@@ -121,7 +121,7 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
     loop = LoopConfig(evaluate_every=None, checkpoint_every=7, keep_last=9)
     sized = from_size(dataclasses.replace(run, loop=loop), 5)
     assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (5, 7)
-    plan = types.SimpleNamespace(steps_per_epoch=5)
+    plan = ArrayPlan(5, 1)
     learned = dataclasses.replace(run, evaluation=EvaluationConfig(max_len_a=3.5, max_len_b=10))
     train = Data(plan, lambda items: items)
     task = Task(model=lambda rngs: rngs, train=train, objective=lambda *_: {}, settings=learned)

@@ -514,7 +514,7 @@ MISTAKES = [
     ("decoder", ["--freeze", "1", "--reinit-last", "2"], "never be trained"),
     ("decoder", ["--freeze", "1", "--model.compute.scan-layers"], "no-scan-layers"),
     ("decoder", ["--tokenizer.add-tokens", "a", "a"], "'a' appears twice"),
-    ("decoder", ["--tokenizer.extend-by", "9"], "only a byte-pair encoding can be extended"),
+    ("decoder", ["--tokenizer.extend-by", "9"], "and unigram vocabularies can be extended"),
     ("decoder", ["--tokenizer.add-tokens", " "], "' ' is blank"),
     ("encoder-decoder", ["--freeze", "decoder", "--reinit-last", "1"], "never be trained"),
     ("encoder-decoder", ["--freeze", "3"], "freeze is 3: there are 2 layers"),

@@ -175,4 +175,4 @@ def test_without_the_library_of_rouge_nothing_begins(data, tmp_path, capfd, monk
 
 def test_finetune_finds_the_family_by_the_name_of_the_task():
     assert not set(RUNS) & set(TASK_RUNS)
-    assert families._found("finetune", ["summarize"]).commands == seq2seq.FAMILY.commands
+    assert families.family_of("finetune", ["summarize"]).commands == seq2seq.FAMILY.commands

@@ -42,10 +42,6 @@ def checked_arguments(function: Function) -> Function:
         ...     return count // 2
         >>> halves(4)
         2
-        >>> halves(4.5)
-        Traceback (most recent call last):
-        ...
-        transformer_jax.core.errors.ArgumentError: halves: count is 4.5: a whole number is needed
     """
     signature = inspect.signature(function)
 
@@ -71,6 +67,12 @@ def check_values(where: str, hints: Mapping[str, Any], values: Mapping[str, Any]
 
     Raises:
         ArgumentError: The message names the value, and what is needed.
+
+    Example:
+        >>> check_values("halves: ", {"count": int}, {"count": 4.5})
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ArgumentError: halves: count is 4.5: a whole number is needed
     """
     for name, value in values.items():
         if name in hints and (needed := _refusal(value, hints[name])) is not None:
@@ -137,13 +139,22 @@ def _alternatives(needed: list[str | None]) -> str:
 
 
 def _as_python(value: Any) -> Any:
-    """Returns a number of NumPy or JAX as a number of Python; NotImplemented if it is traced."""
+    """Returns a number of NumPy or JAX as one of Python; NotImplemented if its value is unknown."""
     if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
-        return value
+        return NotImplemented if _is_symbolic(value) else value
     try:
         return value.item()
     except TypeError:  # a tracer, whose value is unknown
         return NotImplemented
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Returns whether a value is a size of a symbolic shape: a whole number that is not known."""
+    if not type(value).__module__.startswith("jax"):
+        return False
+    from jax import export
+
+    return bool(export.is_symbolic_dim(value))
 
 
 def _array_refusal(value: Any, kind: Any) -> str | None:

@@ -23,6 +23,7 @@ def has_dropout(config: ModelConfig) -> bool:
     """Returns whether training a model uses dropout.
 
     Example:
+        >>> from transformer_jax.models.recurrent_config import RecurrentConfig
         >>> has_dropout(RecurrentConfig(dropout=0.0)), has_dropout(RecurrentConfig(dropout=0.1))
         (False, True)
     """
@@ -33,6 +34,7 @@ def dropout_rates(config: ModelConfig) -> dict[str, float]:
     """Returns the dropout rates of a model by setting, such as ``norm.residual_dropout``.
 
     Example:
+        >>> from transformer_jax.models.recurrent_config import RecurrentConfig
         >>> dropout_rates(RecurrentConfig(dropout=0.1))
         {'dropout': 0.1}
     """
@@ -56,6 +58,7 @@ def without_dropout(config: Config) -> Config:
     """Returns the model with all dropout rates 0.
 
     Example:
+        >>> from transformer_jax.models.recurrent_config import RecurrentConfig
         >>> has_dropout(without_dropout(RecurrentConfig(dropout=0.1)))
         False
     """
