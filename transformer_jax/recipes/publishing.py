@@ -124,16 +124,14 @@ def check_export(recipe: "Recipe", run: Any, start: "Initial | None") -> None:
 def within_start(run: Any, start: Any) -> Any:
     """Returns the run with examples no longer than its start reads texts, unless a length is given.
 
-    A published model says how many tokens it reads; another one has as many as its positions.
+    A published model may say that it reads fewer tokens than it has positions.
     """
-    if start is None or was_given("task.max_length"):
+    if start is None or was_given("task.max_length") or publication_of(start) is None:
         return run
     from transformer_jax.inference.encoders import read_length
 
-    most = run.model.positions.max_length
-    if publication_of(start) is not None:
-        most = min(most, read_length(start.directory))
-    if run.task.max_length <= most:
+    most = read_length(start.directory)
+    if run.task.max_length <= most or most >= run.model.positions.max_length:
         return run
     log(f"task.max_length {most}: the longest text that {run.task.init_from} reads")
     return dataclasses.replace(run, task=dataclasses.replace(run.task, max_length=most))
