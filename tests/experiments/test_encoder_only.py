@@ -427,7 +427,7 @@ MISTAKES = [
      "are 1, 0.1, 0.1: their sum must be 1"),
     (["finetune", "classify"], 2, "give data.train"),
     (["finetune", "classify", "--data.train", "{data}/none.tsv"], 3, "none.tsv"),
-    (["finetune", "regress", "--data.train", "{data}/pair.tsv"], 2, "pair.tsv:1: has a second text"),
+    (["finetune", "regress", "--data.train", "{data}/pair.tsv"], 2, "pair.tsv:1: has a second"),
     (["finetune", "classify", "--data.train", "{data}/one.tsv", "--data.read.validation-size",
       "0"], 3,
      "all examples have the class 'x'"),
