@@ -91,3 +91,6 @@ def test_there_are_many_cases():
                "sentence encoder", "chat template", "adapter")  # fmt: skip
     assert all(len(CASES[name]) >= 4 for name in folders)
     assert len(hostile.ALL) > 200
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -156,3 +156,6 @@ EXEMPT = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_is_used_as_it_says(name, tmp_path):
     CASES[name](name, tmp_path)
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -157,3 +157,6 @@ def test_dropout_that_is_asked_for_is_used_and_told(files, capsys, method):
     assert found["loss"] != plain["loss"]
     if method in ON_POLICY:
         assert found["clipped"] > 0.5
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -92,3 +92,6 @@ def test_a_longer_run_is_the_one_that_began_with_its_length(tmp_path, capsys):
     assert ends[0]["state_sha256"] == ends[1]["state_sha256"]
     assert ends[0]["steps"] == 6
     assert decoder_only.main(again) == 0  # the same command as at the beginning
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -57,3 +57,6 @@ def test_a_script_that_nobody_knows_is_learned(start, capfd):
     tokenizer = open_directory(folder / "run").load_tokenizer()
     assert text_coverage(THAI, tokenizer).share == 0
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(THAI)] == THAI
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

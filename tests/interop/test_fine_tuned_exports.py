@@ -104,3 +104,6 @@ def test_a_converted_folder_is_a_published_start(folder, data, tmp_path):
     starts.draw_parameters(run)
     assert main(["export", str(run), str(output)]) == 0
     assert open_hf_checkpoint(output).model.config.head.pooler
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -239,3 +239,6 @@ def test_fine_tuning_reads_no_more_than_its_start_unless_it_is_told_to(tmp_path,
         RunDirectory.open(tmp_path / run).read_config()["task"]["max_length"] for run in "ab"
     ]
     assert lengths == [12, 20]
+
+
+pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -22,7 +22,7 @@ from transformer_jax.training.state import digest
 from transformer_jax.training.task import Data, Task
 from transformer_jax.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("no_curves")
+pytestmark = [pytest.mark.usefixtures("no_curves"), pytest.mark.slow]
 
 
 class Line(nnx.Module):

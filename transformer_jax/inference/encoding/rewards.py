@@ -38,9 +38,6 @@ class RewardRunner(TaskRunner):
         tokens: Maximum number of tokens per batch, with padding.
         chats: Encoder of conversations; None for a model trained on texts.
         prepare: Preprocesses the text of a message as in training.
-
-    Attributes:
-        counts: See :class:`TaskRunner`.
     """
 
     def __init__(
