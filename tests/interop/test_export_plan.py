@@ -12,7 +12,7 @@ from flax import nnx
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.interop.export import hf_tensors, with_post_processor, write_folder
+from transformer_jax.interop.export import TextForm, hf_tensors, with_post_processor, write_folder
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
@@ -187,7 +187,8 @@ def test_an_exported_tokenizer_frames_texts_once(kind, first, around, expected):
         )
         level = tokenizers.processors.ByteLevel(trim_offsets=False)
         backend.post_processor = tokenizers.processors.Sequence([level, template])
-    text = with_post_processor(Tokenizer(backend.to_str()), kind, first)
+    model = Model(kind, ENCODER)
+    text = with_post_processor(Tokenizer(backend.to_str()), model, TextForm(first))
     assert tokenizers.Tokenizer.from_str(text).encode("a").tokens == expected.split()
 
 

@@ -188,6 +188,50 @@ def test_a_cross_encoder_says_its_activation_in_its_own_file_first(tmp_path, cap
         HFRunDirectory(folder).read_config()
 
 
+def test_a_cross_encoder_that_names_no_activation_has_a_sigmoid(tmp_path):
+    plain = np.asarray(transformer_jax.load(scorer(tmp_path / "plain"))("a", "b"))
+    folder = scorer(tmp_path / "found", {"sentence_transformers": {"version": "4.1.0"}})
+    assert same(transformer_jax.load(folder)("a", "b"), 1 / (1 + np.exp(-plain)))
+
+
+@pytest.mark.quick("Tanh")
+@pytest.mark.parametrize("name", ["Identity", "Sigmoid", "Tanh"])
+def test_an_export_keeps_the_activation_and_the_pairs(tmp_path, name, capsys):
+    """sentence-transformers reads the file beside only with a ``modules.json``."""
+    folder = scorer(tmp_path / "folder")
+    own = {"model_type": "CrossEncoder", "activation_fn": f"torch.nn.{name}"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    score = transformer_jax.load(folder)("a", "b")
+    assert main(["export", str(folder), str(tmp_path / "out")]) == 0
+    said = json.loads((tmp_path / "out/config.json").read_text())["sentence_transformers"]
+    assert said.keys() == {"activation_fn"}
+    assert said["activation_fn"].endswith(f".{name}")
+    assert same(transformer_jax.load(tmp_path / "out")("a", "b"), score)
+    capsys.readouterr()
+    assert main(["classify", str(tmp_path / "out"), "a\tb"]) == 0
+    assert float(capsys.readouterr().out) == pytest.approx(np.asarray(score).item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
+def test_a_score_trained_here_says_that_it_has_no_activation(tmp_path, pairs, shared, capsys):
+    """sentence-transformers would put a sigmoid on it."""
+    data, run = shared("published_starts", starts.write_data), tmp_path / "run"
+    start = starts.write("bert_mlm", tmp_path / "start")
+    more = ["--data.train", f"{data}/pair.tsv"] if pairs else []
+    task = "finetune pair" if pairs else "finetune regress"
+    assert starts.begin("bert_mlm", task, start, data, run, *more) == 0
+    starts.draw_parameters(run)
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    said = json.loads((tmp_path / "out/config.json").read_text())["sentence_transformers"]
+    assert said == {"activation_fn": IDENTITY} | ({} if pairs else {"pairs": False})
+    given, outputs = "um dois\ta" if pairs else "um dois", []
+    for folder in (run, tmp_path / "out"):
+        capsys.readouterr()
+        assert main(["classify", str(folder), given]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
 @pytest.mark.parametrize("name", ["torch.nn.ReLU6", "my_code.Sigmoid", "os.system", 3])
 def test_an_unknown_activation_is_refused(tmp_path, name):
     with pytest.raises(CheckpointError, match="supported are Identity, Sigmoid, Tanh of torch"):

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from tests.interop.test_folder_settings import WORDPIECE, write_tokenizer
+from tests.interop import published_starts as starts
+from tests.interop.test_folder_settings import WORDPIECE, scorer, write_tokenizer
 from tests.parity import layouts
+from transformer_jax.cli.main import main
 
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -62,3 +64,55 @@ def test_scores_are_those_of_a_cross_encoder(tmp_path, seed):
     theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu").predict(pairs)
     ours = transformer_jax.load(tmp_path)(*map(list, zip(*pairs, strict=True)))
     np.testing.assert_allclose(np.asarray(ours, np.float64), theirs, atol=2e-5)
+
+
+PAIRS = [("a b", "c"), ("c", "a ab b"), ("A", "b"), ("c c c", "a")]
+
+
+def scores(folder):
+    """The scores of sentence-transformers."""
+    return sentence_transformers.CrossEncoder(str(folder), device="cpu").predict(PAIRS)
+
+
+def own_scores(folder):
+    return np.asarray(transformer_jax.load(folder)(*map(list, zip(*PAIRS, strict=True))))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("convert", [False, True], ids=["folder", "run"])
+def test_a_saved_cross_encoder_and_its_export_have_one_score(tmp_path, activation, convert):
+    """Saved by sentence-transformers, exported here, and read by both."""
+    folder = scorer(tmp_path / "folder")
+    theirs = sentence_transformers.CrossEncoder(
+        str(folder),
+        device="cpu",
+        activation_fn=sentence_transformers.util.import_from_string(activation)(),
+    )
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    source, expected = tmp_path / "saved", theirs.predict(PAIRS)
+    np.testing.assert_allclose(own_scores(source), expected, atol=2e-5)
+    if convert:
+        assert main(["convert", str(source), str(tmp_path / "run")]) == 0
+        source = tmp_path / "run"
+    assert main(["export", str(source), str(tmp_path / "out")]) == 0
+    for found in (scores(tmp_path / "out"), own_scores(tmp_path / "out")):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("layout", ["bert_mlm", "roberta", "distilbert_cls", "gemma2"])
+def test_a_score_trained_here_is_that_of_its_export(tmp_path, layout):
+    """Without a name of the activation, sentence-transformers puts a sigmoid on the score."""
+    data, start = starts.write_data(tmp_path / "data"), starts.write(layout, tmp_path / "start")
+    rows = (
+        "text\tsecond\tlabel",
+        *(f"{one}\t{two}\t{i / 4}" for i, (one, two) in enumerate(PAIRS)),
+    )
+    (data / "regress.tsv").write_text("\n".join([*rows, *rows[1:]]) + "\n")
+    run, pair = tmp_path / "run", ["--data.read.pair"]
+    assert starts.begin(layout, "finetune regress", start, data, run, *pair) == 0
+    starts.draw_parameters(run)
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    expected = own_scores(run)
+    assert abs(expected).max() > 1e-3
+    for found in (scores(tmp_path / "out"), own_scores(tmp_path / "out")):
+        np.testing.assert_allclose(found, expected, atol=2e-5)

@@ -69,14 +69,13 @@ class Classify(PictureFlags, PredictionCommand):
         from transformer_jax.inference.encoders import load_task
         from transformer_jax.inference.encoding.rewards import RewardRunner
         from transformer_jax.inference.encoding.task_runner import UnreadTextError
-        from transformer_jax.inference.runs import open_directory
+        from transformer_jax.inference.runs import open_directory, reads_pairs
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         kind, labels = task["kind"], task.get("labels", [])
         self.check_task(kind)
-        config = open_directory(self.run).read_config()
-        read = config.get("data", {}).get("read", {})
-        pairs = kind == "pair" or bool(read.get("pair", False))
+        run = open_directory(self.run)
+        config, pairs = run.read_config(), reads_pairs(run)
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
         for window in windows(given_lines(self.texts), self.buffer_size):

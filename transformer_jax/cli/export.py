@@ -19,8 +19,11 @@ from transformer_jax.core.output_files import draft_folder, replace_folder, rest
 from transformer_jax.core.processes import process_started
 
 if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.context import TextStart
+    from transformer_jax.interop.export import TextForm
     from transformer_jax.interop.family import Model
+    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Export", "usual_dtype"]
 
@@ -80,7 +83,6 @@ class Export(RunCommand):
             from transformer_jax.inference.merging import export_peft
 
             return export_peft(self.run, output, self.checkpoint)
-        from transformer_jax.inference.encoders import read_length
         from transformer_jax.inference.load_run import load
         from transformer_jax.inference.runs import (
             FAMILY_NAMES,
@@ -102,16 +104,14 @@ class Export(RunCommand):
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
         model, params = unscan_layers(model, params)
         start = text_start(directory, tokenizer) if kind == "decoder" else None
-        first = None if start is None else start.alone
+        texts = text_form(directory, kind, tokenizer, None if start is None else start.alone)
         what = (output, model, params, tokenizer)
         if self.format == "hf":
             from transformer_jax.data.chat.template import copy_template
-            from transformer_jax.interop.export import TextForm, write_model
+            from transformer_jax.interop.export import write_model
 
             shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)
             dtype = self.dtype or usual_dtype(published)
-            length = read_length(directory) if kind == "encoder" else (task or {}).get("max_length")
-            texts = TextForm(first, None if kind == "image" else length)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "texts": texts}
             said = write_model(*what, published, **how)
             copy_template(directory.path, output)
@@ -122,7 +122,7 @@ class Export(RunCommand):
         if not published:
             from transformer_jax.interop.export import with_post_processor
 
-            text = with_post_processor(tokenizer, kind, first)
+            text = with_post_processor(tokenizer, model, texts)
             (output / "tokenizer.json").write_text(text, encoding="utf-8")
         return said
 
@@ -208,6 +208,31 @@ class Export(RunCommand):
         return bool(inside) and all(
             file.is_file() and file.relative_to(self.output).as_posix() in names for file in inside
         )
+
+
+def text_form(
+    directory: "RunDirectory", kind: str, tokenizer: "Tokenizer | None", first: int | None
+) -> "TextForm":
+    """Returns how a model reads texts.
+
+    Args:
+        directory: The run.
+        kind: Its family.
+        tokenizer: The tokenizer, if there is one.
+        first: The first token of texts of a language model.
+    """
+    from transformer_jax.inference.encoders import read_length, template_of
+    from transformer_jax.inference.runs import FINE_TUNED, reads_pairs
+    from transformer_jax.interop.export import TextForm
+    from transformer_jax.recipes.registry import recipe_of
+
+    task = recipe_of(directory).task_fields(directory.read_config()) or {}
+    length = read_length(directory) if kind == "encoder" else task.get("max_length")
+    if tokenizer is None or kind == "image":
+        return TextForm(first)
+    if kind not in FINE_TUNED:
+        return TextForm(first, length)
+    return TextForm(first, length, reads_pairs(directory), template_of(directory, tokenizer))
 
 
 def _remove_earlier_drafts(output: Path) -> None:

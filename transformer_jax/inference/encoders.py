@@ -329,13 +329,16 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
     """Returns the special-tokens template of a run; None for the default of training here.
 
     A Hugging Face encoder has the template of its tokenizer, if any; a Hugging Face decoder has the
-    template of its tokenizer or no special tokens.
+    template of its tokenizer or no special tokens. A reward model trained here reads texts as its
+    language model, with an end token.
     """
     from transformer_jax.data.examples import decoder_template
     from transformer_jax.data.tokenizer import SpecialTokensTemplate
 
     published = run.read_config().get("published")
     if not isinstance(published, dict):
+        if recipe_of(run).name == "reward_model":
+            return SpecialTokensTemplate((first_token(run, tokenizer),), (), (tokenizer.eos,))
         return decoder_template(tokenizer) if family(run) == "decoder-task" else None
     if family(run) == "decoder-task":
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())

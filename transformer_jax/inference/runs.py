@@ -37,6 +37,7 @@ __all__ = [
     "of_training",
     "open_directory",
     "preparation",
+    "reads_pairs",
     "refuse_others",
     "run_title",
     "source_as_trained",
@@ -202,6 +203,13 @@ def task_of(run: "RunDirectory") -> dict[str, Any]:
     if task.get("kind") not in list(TASKS) or not isinstance(task.get("labels", []), list):
         raise CheckpointError(f"{run.config}: its task is not one of {', '.join(TASKS)}: damaged?")
     return task
+
+
+def reads_pairs(run: "RunDirectory") -> bool:
+    """Returns whether a classifier reads pairs of texts."""
+    task = recipe_of(run).task_fields(run.read_config())
+    kind = task.get("kind") if isinstance(task, dict) else None
+    return kind == "pair" or bool(run.group("data", "read").get("pair", False))
 
 
 def text_format(run: "RunDirectory") -> "TextFormat":

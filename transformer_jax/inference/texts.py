@@ -31,6 +31,7 @@ from transformer_jax.inference.runs import (
     family,
     open_directory,
     preparation,
+    reads_pairs,
 )
 
 __all__ = [
@@ -101,9 +102,7 @@ class _Task(Embedding, Predictor):
         run = open_directory(path)
         config, self._preparation = run.read_config(), preparation(run)
         # Hugging Face models do not specify whether they read pairs.
-        read = run.group("data", "read")
-        pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
-        self._pairs = None if "published" in config else pairs
+        self._pairs = None if "published" in config else reads_pairs(run)
         self._decodes = family(run) == "decoder-task"
         if not self._decodes:
             super().__init__(path, loaded)

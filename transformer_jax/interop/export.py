@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.examples import default_template
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.tokenizer_parts import target_file
+from transformer_jax.interop.cross_encoders import score_fields
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes
@@ -35,10 +38,14 @@ class TextForm(NamedTuple):
     Attributes:
         first: The first token of texts of a language model that was trained here.
         length: Maximum length of a text in tokens; None is the model's.
+        pairs: Whether a classifier reads pairs of texts.
+        template: The special tokens of a classifier that was trained here, if not the usual ones.
     """
 
     first: int | None = None
     length: int | None = None
+    pairs: bool = False
+    template: SpecialTokensTemplate | None = None
 
 
 _USUAL = TextForm()
@@ -73,12 +80,14 @@ def write_model(
         CheckpointError: The folder cannot be written.
     """
     published = published or {}
+    scores = score_fields(model, published or None, pairs=texts.pairs)
+    ids = {} if tokenizer is None else _ids(tokenizer, model.kind)
     said = write_folder(
         output,
         model,
         params,
-        fields=published.get("fields"),
-        ids={} if tokenizer is None else _ids(tokenizer, model.kind),
+        fields=published["fields"] | scores if published else None,
+        ids=ids | scores,
         dtype=dtype,
         shard_bytes=shard_bytes,
     )
@@ -87,7 +96,7 @@ def write_model(
         _write(output / "preprocessor_config.json", published["preprocessor"])
     if tokenizer is None:
         return name
-    text = tokenizer.text if published else with_post_processor(tokenizer, model.kind, texts.first)
+    text = tokenizer.text if published else with_post_processor(tokenizer, model, texts)
     _write_text(output / "tokenizer.json", text)
     if tokenizer.targets is not tokenizer:
         _write_text(target_file(output / "tokenizer.json"), tokenizer.targets.text)
@@ -161,44 +170,56 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model, length: int | None) ->
     }
 
 
-def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
+def with_post_processor(tokenizer: Tokenizer, model: Model, texts: TextForm) -> str:
     """Returns the file of a tokenizer trained here, with the special tokens around a text.
 
     This library adds them itself; other libraries add them if the file specifies so: ``eos`` after
     sources of a translator, ``[CLS]`` and ``[SEP]`` around texts of an encoder, ``first`` before
     prompts of a language model. The file of a published tokenizer may already do so; for language
-    models, whose texts start differently here, this is replaced.
+    models, whose texts start differently here, and if it gives both texts of a pair one type, this
+    is replaced.
     """
     if tokenizer.template is not None:
-        prefix, _, suffix = tokenizer.template
-        framed = (prefix, suffix) == ((tokenizer.bos,), (tokenizer.eos,))
-        if kind in ("encoder-decoder", "captioner", "two-tower") or (framed and kind in _FRAMED):
+        if model.kind in ("encoder-decoder", "captioner", "two-tower"):
             return tokenizer.text
-    token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
-    second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}
-    a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    end, begin = token(tokenizer.eos), token(tokenizer.bos)
-    single, pair = [a, end], [a, end, second(b), second(end)]
-    used = {tokenizer.eos}
-    if kind in _FRAMED:
-        single, pair = [begin, *single], [begin, *pair]
-        used.add(tokenizer.bos)
-    elif kind == "decoder":
-        lead = [] if first is None else [token(first)]
-        single, pair = [*lead, a], [*lead, a, second(b)]
-        used = set() if first is None else {first}
-    tokens = {tokenizer.name(id): id for id in used}
+        framed = model.kind in _FRAMED and tokenizer.template == default_template(tokenizer)
+        if framed and (model.config.embedding.type_vocab_size < 2 or _types_pairs(tokenizer)):
+            return tokenizer.text
+    before, between, after = texts.template or _template(tokenizer, model.kind, texts.first)
+    token = lambda id, type: {"SpecialToken": {"id": tokenizer.name(id), "type_id": type}}
+    one, two = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
+    begin = [token(id, 0) for id in before]
+    single = [*begin, one, *(token(id, 0) for id in after)]
+    pair = [*begin, one, *(token(id, 0) for id in between), two, *(token(id, 1) for id in after)]
+    tokens = {tokenizer.name(id): id for id in (*before, *between, *after)}
     special = {
         name: {"id": name, "ids": [id], "tokens": [name]} for name, id in sorted(tokens.items())
     }
     fields = json.loads(tokenizer.text)
     template = {"type": "TemplateProcessing", "single": single, "pair": pair,
                 "special_tokens": special}  # fmt: skip
-    before = _without_templates(fields.get("post_processor"))
+    others = _without_templates(fields.get("post_processor"))
     fields["post_processor"] = (
-        {"type": "Sequence", "processors": [*before, template]} if before else template
+        {"type": "Sequence", "processors": [*others, template]} if others else template
     )
     return json.dumps(fields, ensure_ascii=False)
+
+
+def _template(tokenizer: Tokenizer, kind: str, first: int | None) -> SpecialTokensTemplate:
+    """Returns the special tokens around texts of a kind of model."""
+    if kind in _FRAMED:
+        return default_template(tokenizer)
+    if kind == "decoder":
+        return SpecialTokensTemplate(() if first is None else (first,), (), ())
+    return SpecialTokensTemplate((), (tokenizer.eos,), (tokenizer.eos,))
+
+
+def _types_pairs(tokenizer: Tokenizer) -> bool:
+    """Returns whether the file of a tokenizer gives the second of two texts the type 1."""
+    encoding = tokenizers.Tokenizer.from_str(tokenizer.text).encode("a", "a")
+    where = [type for type, text in zip(encoding.type_ids, encoding.sequence_ids, strict=True)
+             if text == 1]  # fmt: skip
+    return bool(where) and set(where) == {1} and encoding.type_ids[-1] == 1
 
 
 def _without_templates(processor: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -238,7 +259,8 @@ def write_folder(
         model: The model.
         params: The parameters of the model, in nested dictionaries.
         fields: The configuration that the model was published with, if any; by default a new one.
-        ids: The ids of special tokens, for a new configuration.
+        ids: Keys of a new configuration that are not the model's: the ids of special tokens, and
+            scores of pairs.
         dtype: float32, bfloat16 or float16.
         shard_bytes: Maximum size of a file in bytes, to write several files.
 
