@@ -1,4 +1,4 @@
-"""Files fit in one reading, functions on a screen, and arguments in one hand."""
+"""Functions fit on a screen, and arguments in one hand."""
 
 import ast
 from pathlib import Path
@@ -7,24 +7,22 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("transformer_jax", "experiments", "examples", "benchmarks")
-LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60  # without its docstring
 ARGUMENTS = 8  # without self
 
 
 @pytest.fixture(scope="module")
 def sizes():
-    """Lines of each file, and lines and arguments of each function."""
-    files, functions = {}, {}
+    """Lines and arguments of each function."""
+    functions = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name, tree = path.relative_to(ROOT), ast.parse(path.read_text("utf-8"))
-            files[name] = max((node.end_lineno for node in tree.body), default=0)
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     where = f"{name}:{node.lineno} {node.name}"
                     functions[where] = screen(node), len(arguments(node))
-    return files, functions
+    return functions
 
 
 def arguments(node):
@@ -39,21 +37,14 @@ def screen(node):
     return node.end_lineno - node.lineno + 1 - text * (first.end_lineno - first.lineno + 1)
 
 
-def test_files_fit_in_one_reading(sizes):
-    files, _ = sizes
-    assert not {path: lines for path, lines in files.items() if lines > LINES_OF_A_FILE}
-
-
 def test_functions_fit_on_a_screen(sizes):
-    _, functions = sizes
-    found = {where: lines for where, (lines, _) in functions.items()}
+    found = {where: lines for where, (lines, _) in sizes.items()}
     assert not {where: lines for where, lines in found.items() if lines > LINES_OF_A_FUNCTION}
 
 
 def test_arguments_are_few(sizes):
     # The cases of benchmarks take the fields of a request, which earlier checkouts answer too.
-    _, functions = sizes
-    found = {where: n for where, (_, n) in functions.items() if "benchmarks" not in where}
+    found = {where: n for where, (_, n) in sizes.items() if "benchmarks" not in where}
     assert not {where: n for where, n in found.items() if n > ARGUMENTS}
 
 
