@@ -1,4 +1,4 @@
-"""How much one must read to follow the package: a table of counts, which only go down.
+"""Counts of what one must read to follow the package, which only go down.
 
     python -m tests.house            # prints the table
     python -m tests.house CHECKOUT   # of another checkout, whose names may differ

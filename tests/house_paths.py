@@ -1,6 +1,6 @@
-"""What runs on one path through the package, as JSON: ``python tests/house_paths.py PATH FOLDER``.
+"""Files and functions on a path through the package: ``python tests/house_paths.py PATH FOLDER``.
 
-Run in a process of its own, since a second run finds modules, programs and files ready.
+Prints JSON. A path runs in a process of its own: a second one finds modules and programs ready.
 """
 
 import ast

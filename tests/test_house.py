@@ -1,4 +1,4 @@
-"""What one must read to follow the package never grows; ``tests/house.py`` has the counts."""
+"""Limits of what one must read to follow the package; ``tests/house.py`` has the counts."""
 
 import pytest
 

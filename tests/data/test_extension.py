@@ -90,10 +90,20 @@ def test_learning_continues(seed):
     texts = texts_of(draw, draw.choice([5, 60, 300]))
     first, more = draw.randint(262, 340), draw.randint(0, 90)
     begun = train_tokenizer("bpe", texts, first)
-    extended = extend_tokenizer(begun, texts, more)
+    longer = extend_tokenizer(begun, texts, more)
     whole = train_tokenizer("bpe", texts, begun.vocab_size + more)
-    assert merges_of(extended) == merges_of(whole)
-    assert extended.encode_batch(texts) == whole.encode_batch(texts)
+    assert merges_of(longer) == merges_of(whole)
+    assert longer.encode_batch(texts) == whole.encode_batch(texts)
+
+
+def extended(old, texts, most=40):
+    """The tokenizer with new subwords of texts after its old tokens, and what each joins."""
+    new = extend_tokenizer(old, texts, most)
+    assert old.vocab_size < new.vocab_size <= old.vocab_size + most
+    assert [new.name(i) for i in range(old.vocab_size)] == [*map(old.name, range(old.vocab_size))]
+    assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
+    assert new.languages == old.languages
+    return new, joined_tokens(new, old.vocab_size)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -104,12 +114,7 @@ def test_new_subwords_join_old_tokens(seed):
     old = made(kind, texts_of(draw), 300)
     old = tag_languages(add_tokens(old, ["zeb"]), [Direction("de", "en")])
     new_text = texts_of(draw, letters="xyzžeb ")
-    new = extend_tokenizer(old, new_text, 40)
-    assert old.vocab_size < new.vocab_size <= old.vocab_size + 40
-    assert [new.name(i) for i in range(old.vocab_size)] == [*map(old.name, range(old.vocab_size))]
-    assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
-    assert new.languages == old.languages
-    parts = joined_tokens(new, old.vocab_size)
+    new, parts = extended(old, new_text)
     assert [*parts] == [*range(old.vocab_size, new.vocab_size)]
     texts = [*new_text, *texts_of(draw), "zeb <2de> <eos>"]
     for before, after in zip(old.encode_batch(texts), new.encode_batch(texts), strict=True):
@@ -203,12 +208,7 @@ def test_unigram_vocabularies_grow_by_what_their_pieces_make(seed):
     old = published_file("unigram", texts_of(draw), 80)
     old = tag_languages(add_tokens(old, ["zeb"], ["<x>"]), [Direction("de", "en")])
     new_text = [text.replace("\n", " ") for text in texts_of(draw, letters="abcdeéßžl ")]
-    new = extend_tokenizer(old, new_text, 40)
-    assert old.vocab_size < new.vocab_size <= old.vocab_size + 40
-    assert [new.name(i) for i in range(old.vocab_size)] == [*map(old.name, range(old.vocab_size))]
-    assert [getattr(new, role) for role in ROLES] == [getattr(old, role) for role in ROLES]
-    assert new.languages == old.languages
-    parts = joined_tokens(new, old.vocab_size)
+    new, parts = extended(old, new_text)
     letters = {*range(old.vocab_size, new.vocab_size)} - parts.keys()
     own = {new.name(id) for id in letters if len(new.name(id)) == 1}
     assert all({*new.name(id)} <= own for id in letters)
