@@ -1,10 +1,12 @@
 """Names of classes: counts, twins, and the numbers of folders without names."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.classes import class_numbers, describe_classes
+from transformer_jax.data.classes import class_numbers, describe_classes, sort_classes
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.tables import ImageTable
@@ -126,3 +128,10 @@ def test_a_row_with_fewer_columns_than_the_header_is_a_bad_one(tmp_path):
         read_labeled(str(path), "classify", LabeledOptions())
     read = read_labeled(str(path), "classify", LabeledOptions(bad_rows="skip"))
     assert read.labels == ["idea"]
+
+
+def test_the_order_of_classes_does_not_depend_on_the_order_of_their_names():
+    names = ["nan", "2", "1", "0", "10", "01"]
+    orders = {sort_classes(order) for order in itertools.permutations(names)}
+    assert orders == {("0", "01", "1", "10", "2", "nan")}
+    assert sort_classes(names[1:]) == ("0", "01", "1", "2", "10")

@@ -311,3 +311,15 @@ def test_a_text_data_set_prepared_in_array_record_is_read(tmp_path):
     assert again.identity != before
     with pytest.raises(DataError, match=re.compile("train.*prepare the data set again")):
         list(again)
+
+
+def test_files_of_a_folder_that_are_not_read_are_counted(tmp_path, capsys):
+    for name in ("a.txt", "sub/b.MD", "c.rst", "sub/d.rst", "e", ".hidden/f.rst", ".g"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert [chunk.text for chunk in read_texts(str(tmp_path)) if chunk.text] == [
+        "a.txt",
+        "sub/b.MD",
+    ]
+    said = f"{tmp_path}: 3 other files not read (.rst 2, no suffix 1), such as c.rst"
+    assert said in capsys.readouterr().err

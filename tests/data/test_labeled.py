@@ -196,6 +196,8 @@ def test_b36_bad_conllu_is_named(write, old, new, message):
         (question(start=10), r"json: question q1: the answer '12 figs' should begin at character "
          r"10, where the paragraph has '2 figs.'; it is nearest found at 9: correct answer_start"),
         (question("12", 24), r"where the paragraph has ' 1'; it is nearest found at 25"),
+        (question("12", -3), r"outside its paragraph of .*; it is nearest found at 9"),
+        (question("12", 999), r"outside its paragraph of .*; it is nearest found at 25"),
         (question(start=99), r"question q1: .* character 99, outside its paragraph of 36 char"),
         (question(start=9 - 36), r"question q1: .* character -27, outside its paragraph"),
         (question("pears"), r"the answer 'pears' .*it is nowhere in it"),

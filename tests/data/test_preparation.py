@@ -90,6 +90,7 @@ def test_white_space_of_every_script_is_blank():
         "\u0915\u093c\u093e \u09c7\u09be \u304b\u3099",
         "\u1112\u1161\u11ab\u1100\u1173\u11af",  # Hangul
         "\u0301a",
+        "\u0906\u0935\u093e\u095b\u0939 x\ufb2cab",  # letters that become two and three
         "plain",
         "",
     ],

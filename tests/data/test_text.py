@@ -193,3 +193,21 @@ def test_a_line_of_a_pipe_is_read_when_it_is_complete():
         assert next(lines) == "two"
         out.close()
         assert list(lines) == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (gzip.compress(b"one\n"), r"a \.gz archive: give it a name that ends in \.gz"),
+        (b"PK\x03\x04\x14\0\0\0xl/workbook.xml\n", "a zip archive or a workbook"),
+        (
+            "one\ntwo\n".encode("utf-16"),
+            r"UTF-16: convert it to UTF-8 \(iconv -f utf-16 -t utf-8\)",
+        ),
+        (b"\xfe\xff\0o", "UTF-16: convert it to UTF-8"),
+    ],
+    ids=["gzip", "zip", "utf-16-le", "utf-16-be"],
+)
+def test_a_file_that_is_no_plain_text_is_called_what_it_is(raw, kind):
+    with pytest.raises(DataError, match=rf"^a\.tsv:1: not text in UTF-8, but {kind}"):
+        list(decode_lines(io.BytesIO(raw), "a.tsv"))

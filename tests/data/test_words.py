@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 
 import pytest
 
@@ -77,3 +78,14 @@ def test_sentences_of_europe_and_china_end_where_they_did():
     ends = [0, *(match.end() for match in before.finditer(text)), len(text)]
     parts = [text[a:b].strip() for a, b in itertools.pairwise(ends)]
     assert sentences(text) == [part for part in parts if any(map(str.isalnum, part))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["." * 20_000, "?!" * 10_000 + "x", "…" * 20_000 + "''"],
+    ids=["dots", "marks", "ellipses"],
+)
+def test_long_runs_of_stops_take_time_in_proportion(text):
+    begun = time.process_time()
+    assert sentences(f"It rains. {text}") == ["It rains.", *([text] if "x" in text else [])]
+    assert time.process_time() - begun < 1

@@ -6,7 +6,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -114,10 +114,11 @@ def _refusal(value: Any, kind: Any) -> str | None:
         return _array_refusal(value, kind)
     if origin is collections.abc.Callable:
         return None if callable(value) else "a function is needed"
-    if origin in (collections.abc.Sequence, collections.abc.Mapping):
-        text = isinstance(value, str | bytes)
-        name = "a list" if origin is collections.abc.Sequence else "a dictionary"
-        return None if isinstance(value, origin) and not text else f"{name} is needed"
+    if origin is collections.abc.Sequence:
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return None if is_list or getattr(value, "ndim", 0) else "a list is needed"
+    if origin is collections.abc.Mapping:
+        return None if isinstance(value, Mapping) else "a dictionary is needed"
     if isinstance(origin or kind, type) and _is_checked(origin or kind):
         own: type = origin or kind
         return None if isinstance(value, own) else f"{_article(own.__name__)} is needed"

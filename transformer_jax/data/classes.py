@@ -1,6 +1,7 @@
 """Names of classes: their order, their numbers, and names that may be meant to be one."""
 
 import collections
+import math
 from collections.abc import Iterable, Sequence
 
 from transformer_jax.core.errors import plural
@@ -12,17 +13,20 @@ _SHOWN = 20  # classes in a line
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the different names sorted, numbers by value.
+    """Returns the different names sorted: by value if all are numbers, of which NaN is none.
 
     Example:
         >>> sort_classes(["10", "9", "10"]), sort_classes(["b", "9", "10"])
         (('9', '10'), ('10', '9', 'b'))
     """
-    different = set(names)
+    different = sorted(set(names))
     try:
-        return tuple(sorted(different, key=lambda name: (float(name), name)))
+        values = {name: float(name) for name in different}
     except ValueError:
-        return tuple(sorted(different))
+        return tuple(different)
+    if any(map(math.isnan, values.values())):
+        return tuple(different)
+    return tuple(sorted(different, key=values.__getitem__))
 
 
 def class_numbers(names: Sequence[str]) -> dict[str, int]:

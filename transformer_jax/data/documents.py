@@ -22,7 +22,7 @@ from transformer_jax.data.document_stream import (
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.tables import parse_object, table_format, text_field
 from transformer_jax.data.text import local_data, numbered_lines, read_lines, refuse_pipe
-from transformer_jax.data.unread import Unread
+from transformer_jax.data.unread import Unread, log_unread
 
 __all__ = [
     "DocumentStream",
@@ -162,8 +162,14 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
     root = local_data(path, where)
     files = [root]
     if os.path.isdir(root):
-        found = (file for file in root.rglob("*") if file.name.lower().endswith(_ENDINGS))
-        files = sorted((file for file in found if file.is_file()), key=lambda f: f.as_posix())
+        files, others = [], list[str]()
+        for file in sorted(root.rglob("*"), key=pathlib.Path.as_posix):
+            inner = file.relative_to(root)
+            if file.name.lower().endswith(_ENDINGS) and file.is_file():
+                files.append(file)
+            elif file.is_file() and not any(part.startswith(".") for part in inner.parts):
+                others.append(str(inner))
+        log_unread(path, others)
         if not files:
             raise DataError(f"{where} {path}: no {', '.join(_ENDINGS)} file in this folder")
     reader = {"file": _whole, "blank": _paragraphs, "line": _lines}[read.documents]
@@ -187,7 +193,7 @@ def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
         for number, line in numbered_lines(path, where, bad):
             with bad:
                 text = ""
-                if line:
+                if line.strip():
                     row = parse_object(line, path, number)
                     unread.note(row, (read.field,))
                     text = text_field(row, read.field, path, number, "name it with data.read.field")

@@ -244,7 +244,7 @@ def _tsv(
     unread = Unread(path, "column")
     places, most = list[int](), 0
     for number, line in numbered_lines(path, where, bad):
-        if not line:
+        if not line.strip():
             continue
         cells = line.split("\t")
         if not places:
@@ -342,7 +342,7 @@ def _jsonl(
 ) -> Iterator[tuple[int, list[str]]]:
     unread, keys = Unread(path, "key"), [key for _, key in fields]
     for number, line in numbered_lines(path, where, bad):
-        if not line:
+        if not line.strip():
             continue
         with bad:
             row = parse_object(line, path, number)

@@ -120,9 +120,10 @@ class Preparation(Configuration, group="data.read"):
         text = _lowered(text) if self.lowercase else text
         if self.normalization != "nfc" or unicodedata.is_normalized("NFC", text):
             return PlacedText(text, np.arange(len(text) + 1))
-        groups = [(at, compose(group)) for at, group in mark_groups(text)]
-        places = [at + i for at, group in groups for i in range(len(group))]
-        return PlacedText("".join(group for _, group in groups), np.array([*places, len(text)]))
+        groups = [(at, len(group) - 1, compose(group)) for at, group in mark_groups(text)]
+        # A letter may become several, such as क़ (U+0958): all of them lie at its place.
+        places = [at + min(i, last) for at, last, one in groups for i in range(len(one))]
+        return PlacedText("".join(one for *_, one in groups), np.array([*places, len(text)]))
 
     def line(self, text: str) -> str:
         r"""Prepares a line, without blanks at its ends.

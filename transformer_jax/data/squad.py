@@ -127,12 +127,10 @@ def _check(answer: SquadAnswer, context: str, place: str) -> None:
         there = f"outside its paragraph of {plural(len(context), 'character')}"
     else:
         there = f"where the paragraph has {_shown(context[start : start + len(text)])}"
-    places = []
-    at = context.find(text)
-    while at >= 0:
-        places.append(at)
-        at = context.find(text, at + 1)
-    nearest = min(places, key=lambda at: abs(at - start), default=None)
+    near = max(start, 0)
+    places = context.rfind(text, 0, near + len(text)), context.find(text, near)
+    found = (at for at in places if at >= 0)
+    nearest = min(found, key=lambda at: abs(at - start), default=None)
     elsewhere = "nowhere in it" if nearest is None else f"nearest found at {nearest}"
     raise DataError(
         f"{place}: the answer {_shown(text)} should begin at character {start}, {there}; it is "

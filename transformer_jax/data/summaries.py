@@ -176,7 +176,7 @@ def read_summaries(
     texts, summaries, empty = [], [], 0
     bad, unread = BadRows(path, read.bad_rows), Unread(path, "key")
     for number, line in numbered_lines(path, where, bad):
-        if not line:
+        if not line.strip():
             continue
         with bad:
             row = parse_object(line, path, number)

@@ -72,7 +72,7 @@ def read_tsv(
     first, second = columns or (1, 2)
     unread = Unread(str(path), "column")
     for number, line in numbered_lines(path, flag, rows):
-        if not line:
+        if not line.strip():
             yield "", ""
             continue
         cells = line.split("\t")
@@ -115,7 +115,7 @@ def read_jsonl(
     """
     unread = Unread(str(path), "key")
     for number, line in numbered_lines(path, flag, rows):
-        if not line:
+        if not line.strip():
             yield "", ""
             continue
         with rows:
@@ -166,7 +166,7 @@ def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
     refuse_pipe(path, flag)
     bad = BadRows(str(path))
     for number, line in numbered_lines(path, flag, bad):
-        if line:
+        if line.strip():
             with bad:
                 return parse_object(line, path, number)
     return {}

@@ -1,9 +1,11 @@
 """Words with tags from files: CoNLL-U, columns, JSONL."""
 
+import contextlib
 import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from types import TracebackType
 from typing import TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -156,17 +158,20 @@ def _columns(
             f"data.read.tag {read.tag}: columns have numbers, and words are in the first: give a "
             f"number from 2, or leave it out for the last column"
         )
-    lines = list(numbered_lines(path, where))
-    layout, unread = _Layout.of(lines, place), Unread(path, "column")
+    flaws = _Flaws()
+    lines = dict(numbered_lines(path, where, flaws))
+    layout, unread = _Layout.of([*lines.items()], place), Unread(path, "column")
     unread.note(layout.unread, ())
     unread.report()
-    comments, inside = 0, False
-    for number, line in lines:
-        if _SENTENCE_END.fullmatch(line):
-            inside = False
-            yield number, None
-            continue
+    comments, inside, errors = 0, False, iter(flaws.errors)
+    for number in range(1, len(lines) + len(flaws.errors) + 1):
         with bad:
+            if (line := lines.get(number)) is None:
+                raise next(errors)
+            if _SENTENCE_END.fullmatch(line):
+                inside = False
+                yield number, None
+                continue
             if layout.is_comment(line, inside, f"{path}:{number}"):
                 comments += 1
                 continue
@@ -175,6 +180,23 @@ def _columns(
             yield number, (cells[0], cells[place])
     if comments:
         log(f"{path}: {plural(comments, 'line')} that begin with # left out as comments")
+
+
+class _Flaws(contextlib.AbstractContextManager[object]):
+    """The errors of lines that are not text, which are raised later, in their place."""
+
+    def __init__(self) -> None:
+        self.errors: list[DataError] = []
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, DataError):
+            self.errors.append(error)
+        return isinstance(error, DataError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +297,7 @@ def _word_lists(
 ) -> Iterator[tuple[list[int], list[str], list[str]]]:
     unread = Unread(path, "key")
     for number, line in numbered_lines(path, where, bad):
-        if not line:
+        if not line.strip():
             continue
         with bad:
             row = parse_object(line, path, number)

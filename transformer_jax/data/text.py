@@ -32,6 +32,13 @@ _LONGEST_LINE = 128 << 20  # bytes
 # archive. Text in a language is 2 to 10 times as long as its archive.
 _SMALL, _MOST_UNPACKED = 1 << 22, 200
 _BLOCK = 1 << 16  # bytes
+# Beginnings of files that are no plain text, and what to do.
+_KINDS = {
+    b"\x1f\x8b": "a .gz archive: give it a name that ends in .gz",
+    b"PK\x03\x04": "a zip archive or a workbook: unpack it, or save it as text in UTF-8",
+    codecs.BOM_UTF16_LE: "UTF-16: convert it to UTF-8 (iconv -f utf-16 -t utf-8)",
+    codecs.BOM_UTF16_BE: "UTF-16: convert it to UTF-8 (iconv -f utf-16 -t utf-8)",
+}
 
 
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -89,6 +96,8 @@ def _blocks(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
         head, end, tail = piece.rpartition(b"\n")
         size += piece.index(b"\n") if end else len(piece)
         if size > _LONGEST_LINE:
+            if b"\0" in (first := (begun or [piece])[0]):
+                _text(first, f"{name}:{number}")
             raise DataError(
                 f"{name}:{number}: longer than {_LONGEST_LINE >> 20:,} MiB: this is not text in "
                 f"lines; cut it into lines"
@@ -98,8 +107,6 @@ def _blocks(file: io.BufferedIOBase, name: str) -> Iterator[bytes]:
             yield block
             number, begun, size = number + block.count(b"\n"), [], len(tail)
         begun.append(tail)
-        if b"\0" in tail:
-            break  # the line is not text, whatever follows
     if size:
         yield b"".join(begun)
 
@@ -123,6 +130,9 @@ def _text(raw: bytes, where: str) -> str:
         DataError: It is not text.
     """
     raw = raw.removesuffix(b"\r")
+    for begin, kind in _KINDS.items():
+        if where.endswith(":1") and raw.startswith(begin):
+            raise DataError(f"{where}: not text in UTF-8, but {kind}")
     if b"\0" in raw:
         raise DataError(
             f"{where}: a NUL character at column {raw.index(0) + 1}: this is not text, or it is "

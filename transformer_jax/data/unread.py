@@ -1,13 +1,17 @@
-"""Columns and keys of a file that its reader does not use, named in one line."""
+"""Lines about input that is not read: columns and keys of a file, files of a folder."""
 
-from collections.abc import Container, Iterable
+import collections
+import os
+from collections.abc import Container, Iterable, Sequence
 
+from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import listed
 
-__all__ = ["Unread"]
+__all__ = ["Unread", "log_unread"]
 
 _KEPT = 1000  # names
+_KINDS = 8  # kinds of files in a line
 
 
 class Unread:
@@ -51,3 +55,18 @@ class Unread:
         if not self._reported and self.summary:
             self._reported = True
             log(self.summary)
+
+
+def log_unread(name: str, others: Sequence[str]) -> None:
+    """Logs the number of files that are not read, by the ends of their names.
+
+    Args:
+        name: Name of the folder.
+        others: The files.
+    """
+    if not others:
+        return
+    ends = [os.path.splitext(other)[1].lower()[:20] or "no suffix" for other in others]
+    kinds = [f"{end} {count:,}" for end, count in collections.Counter(ends).most_common(_KINDS)]
+    shown = ", ".join(kinds) + (", ..." if len(set(ends)) > _KINDS else "")
+    log(f"{name}: {plural(len(others), 'other file')} not read ({shown}), such as {others[0]}")

@@ -35,7 +35,7 @@ _ENDS = (
 )
 _QUOTES = "\"'”’)\\]"
 _END = re.compile(
-    rf"[.!?…]+[{_QUOTES}]*\s+"
+    rf"(?<![.!?…])[.!?…]+[{_QUOTES}]*\s+"
     rf"|[{_ENDS}][.!?…{_ENDS}]*[{_QUOTES}»」』）]*\s*"
     r"|(?<=[\u0370-\u03ff\u1f00-\u1fff])[;\u037e]+[»”’)]*\s+"  # the Greek question mark
     r"|\n+"

@@ -15,6 +15,7 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.chat.store import ChatPlan, build_chats, chat_rows, split_chats
 from transformer_jax.data.chat.template import named_template
+from transformer_jax.data.conversations import ChatOptions
 from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
@@ -195,6 +196,15 @@ def test_a_mistake_deep_in_a_file_is_named(path, encoder):
     path.write_text("\n")
     with pytest.raises(DataError, match="no conversations, it is empty"):
         build_chats(str(path), encoder, limit=T)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "skip"])
+def test_conversations_that_the_template_all_refuses_are_listed(path, encoder, policy):
+    marks = "<eos> \U0010fffd\U0010fffc\U0010fffb\U0010fffa"
+    bad = [{"role": "user", "content": marks}, {"role": "assistant", "content": "b"}]
+    path.write_text(2 * (json.dumps({"messages": bad}) + "\n"))
+    with pytest.raises(DataError, match=r"2 bad rows(.|\n)*:1: a message(.|\n)*:2: a message"):
+        build_chats(str(path), encoder, limit=T, read=ChatOptions(bad_rows=policy))
 
 
 def test_held_out_conversations_do_not_depend_on_the_order_of_lines(path, encoder):

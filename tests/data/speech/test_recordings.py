@@ -318,3 +318,5 @@ def test_bad_recordings_are_left_out_and_counted(folder, capsys, cached):
         assert [recordings.texts[i] for i in store.kept] == ["text 0", "text 2"]
         assert store.counts == {"bad": 26}
     assert "spoiled.tsv: 26 bad recordings left out, such as" in capsys.readouterr().err
+    with pytest.raises(DataError, match="26 bad recordings: correct them"):
+        build_features(recordings, SMALL, F, cache, "refuse")

@@ -81,9 +81,8 @@ def build_chats(
         counts = dict.fromkeys(("conversations", "answers", "truncated", "skipped", "empty"), 0)
         bad, unread = BadRows(path, read.bad_rows), Unread(path, "key")
         given = _counting_empty(read_conversations(path, flag, read, bad, unread), counts)
-        chats, dtype = _encoded(given, encoder, bad), id_dtype(encoder.tokenizer)
+        chats, dtype = bad.checked(_encoded(given, encoder, bad)), id_dtype(encoder.tokenizer)
         store = _collect(f"{flag} {path}", chats, dtype, limit, too_long, counts)
-        bad.check(len(store))
         unread.report()
         counts["bad"] = bad.count
         if folder is None or not writes:

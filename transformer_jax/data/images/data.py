@@ -13,7 +13,7 @@ from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.images import prepared
 from transformer_jax.data.images.columns import Columns, TextKind
 from transformer_jax.data.images.decoding import MAX_PIXELS
-from transformer_jax.data.images.folders import entries, log_unread
+from transformer_jax.data.images.folders import entries
 from transformer_jax.data.images.overlap import overlap
 from transformer_jax.data.images.sources import check_pictures
 from transformer_jax.data.images.tables import (
@@ -24,6 +24,7 @@ from transformer_jax.data.images.tables import (
 )
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.text import local_data
+from transformer_jax.data.unread import log_unread
 
 __all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "open_images", "open_table"]
 

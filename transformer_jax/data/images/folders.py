@@ -1,13 +1,11 @@
 """Pictures in folders and their subfolders; other files are counted."""
 
-import collections
 import os
-from collections.abc import Sequence
 
-from transformer_jax.core.errors import DataError, plural
-from transformer_jax.core.task_progress import log
+from transformer_jax.core.errors import DataError
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors
 from transformer_jax.data.images.decoding import SUFFIXES
+from transformer_jax.data.unread import log_unread
 
 __all__ = [
     "check_name",
@@ -15,11 +13,8 @@ __all__ = [
     "find_pictures",
     "is_folder",
     "is_picture",
-    "log_unread",
     "scan_folder",
 ]
-
-_KINDS = 8  # kinds of files in a line
 
 
 def find_pictures(folder: str, bad: BadRows | None = None) -> list[str]:
@@ -121,18 +116,3 @@ def is_picture(name: str) -> bool:
         (True, False)
     """
     return name.lower().endswith(SUFFIXES)
-
-
-def log_unread(name: str, others: Sequence[str]) -> None:
-    """Logs the number of files that are not read, by the ends of their names.
-
-    Args:
-        name: Name of the folder.
-        others: The files.
-    """
-    if not others:
-        return
-    ends = [os.path.splitext(other)[1].lower()[:20] or "no suffix" for other in others]
-    kinds = [f"{end} {count:,}" for end, count in collections.Counter(ends).most_common(_KINDS)]
-    shown = ", ".join(kinds) + (", ..." if len(set(ends)) > _KINDS else "")
-    log(f"{name}: {plural(len(others), 'other file')} not read ({shown}), such as {others[0]}")

@@ -20,7 +20,6 @@ from transformer_jax.data.images.folders import (
     check_name,
     entries,
     is_folder,
-    log_unread,
     scan_folder,
 )
 from transformer_jax.data.images.sources import (
@@ -33,7 +32,7 @@ from transformer_jax.data.images.sources import (
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import parse_object, texts_field
 from transformer_jax.data.text import local_data, numbered_lines, read_lines
-from transformer_jax.data.unread import Unread
+from transformer_jax.data.unread import Unread, log_unread
 
 __all__ = ["TABLES", "ImageTable", "is_split_folder", "read_images"]
 
@@ -231,9 +230,11 @@ def _rows(
     """Yields line, picture and text of each row of a table with a header."""
     if suffix == ".csv":
         reader = csv.reader((line + "\n" for line in read_lines(path, flag)), strict=True)
+        every = _numbered(reader, path)
     else:
-        reader = csv.reader(read_lines(path, flag), delimiter="\t", quoting=csv.QUOTE_NONE)
-    rows = _numbered(reader, path)
+        lines = numbered_lines(path, flag, bad)
+        every = ((number, line.split("\t")) for number, line in lines)
+    rows = (row for row in every if any(map(str.strip, row[1])))
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
     choices = (columns.choose_image, columns.choose_text)
@@ -243,8 +244,6 @@ def _rows(
     unread.note(names, used)
     unread.report()
     for number, cells in rows:
-        if not cells:
-            continue
         with bad:
             if len(cells) != len(names):
                 raise DataError(
@@ -270,7 +269,7 @@ def _objects(
     """Yields line, picture and texts of each JSON object; a field may hold a list of texts."""
     unread = Unread(path, "key")
     for number, line in numbered_lines(path, flag, bad):
-        if not line:
+        if not line.strip():
             continue
         with bad:
             row, place = parse_object(line, path, number), f"{path}:{number}"

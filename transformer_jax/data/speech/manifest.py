@@ -143,7 +143,7 @@ _Cells = dict[str, object]
 
 def _jsonl_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]]:
     for number, line in numbered_lines(path, flag, bad):
-        if line:
+        if line.strip():
             with bad:
                 row = parse_object(line, path, number)
                 yield number, {key: value for key, value in row.items() if value is not None}

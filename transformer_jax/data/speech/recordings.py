@@ -180,7 +180,7 @@ def build_features(
         blocks: list[np.ndarray] = []
         offsets, digests, found = _read_all(recordings, audio, width, bad_rows, blocks.append)
         return FeatureStore(np.concatenate(blocks).reshape(-1, found), offsets, digests)
-    folder = cache / f"features-{_key(recordings, audio)}"
+    folder = cache / f"features-{_key(recordings, audio, bad_rows)}"
     kept = open_arrays(folder, _NAMES)
     if kept is None:
         write_arrays(folder, lambda draft: _write(draft, recordings, audio, width, bad_rows))
@@ -192,9 +192,9 @@ def build_features(
     return FeatureStore(features.reshape(-1, counts["width"]), offsets, digests)
 
 
-def _key(recordings: Recordings, audio: AudioConfig) -> str:
-    """A name that depends on the files."""
-    digest = hashlib.sha256(repr(audio).encode())
+def _key(recordings: Recordings, audio: AudioConfig, bad_rows: BadRowPolicy | None) -> str:
+    """A name that depends on the files, and on whether some of them may be without frames."""
+    digest = hashlib.sha256(repr(audio).encode() + b"skip" * (bad_rows == "skip"))
     for i, path in enumerate(recordings.paths):
         try:
             status = local_file(path).stat()
