@@ -19,6 +19,7 @@ from transformer_jax.functional.kernels import choice as kernels
 RESULTS = Path(benchmark.__file__).parent / "results"
 
 
+@pytest.mark.slow
 def test_every_registered_kernel_runs_or_says_why_not():
     for case in cases.ATTENTION:
         small = dataclasses.replace(case, batch=1)
@@ -134,7 +135,7 @@ def test_a_measurement_has_its_figures_and_a_picture(tmp_path):
             assert one["temporary_bytes"] >= 0
 
 
-@pytest.mark.quick("layer norm of 2048 x 768")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in cases.others("float32") if "x 768" in name])
 def test_other_parts_have_gradients_and_ways_that_agree(name):
     work = cases.others("float32")[name]()

@@ -37,6 +37,7 @@ def answers(chat_run):
     return messages
 
 
+@pytest.mark.slow
 def test_each_line_is_answered(chat_run, answers, run_command, tmp_path):
     saved = tmp_path / "chat.jsonl"
     text = "".join(f"{line}\n" for line in (*SAID, f"/save {saved}", "/quit", "fed"))
@@ -63,6 +64,7 @@ def test_a_full_context_is_told_from_the_limit_of_tokens(chat_run, run_command):
     assert "--max-new-tokens" not in err
 
 
+@pytest.mark.slow
 def test_commands_change_the_conversation(chat_run, answers, run_command):
     text = "fed\n/reset\na cab\n/system be a cab\na cab\n/system\na cab\n/help\n"
     code, lines, err = run_command("chat", chat_run, *FLAGS, text=text)
@@ -132,6 +134,7 @@ def test_a_named_template_is_used(chat_run, run_command, tmp_path):
     assert run_command("chat", plain, *FLAGS, text="a cab\n")[1] == lines
 
 
+@pytest.mark.slow
 def test_requests_hold_conversations(chat_run, answers, run_command, tmp_path):
     rows = [{"messages": answers[:1]}, {"messages": answers[:3]}]
     path = tmp_path / "requests.jsonl"

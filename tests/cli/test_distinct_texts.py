@@ -102,6 +102,7 @@ def test_n_best_commands_write_each_text_once(trained_run, lesson, run_command, 
     assert len(set(line.split("\t")[::2])) == 8
 
 
+@pytest.mark.slow
 def test_json_of_generate_holds_each_text_once(rotary_run, run_command):
     flags = ("generate", rotary_run, "a ", "--num-beams", 6, "--num-return-sequences", 6)
     code, lines, err = run_command(*flags, "--max-new-tokens", 3, "--json")

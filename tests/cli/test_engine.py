@@ -124,9 +124,9 @@ REQUESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("kind", ["gpt2", "rotary", "decoder"])
-@pytest.mark.quick("decoder-stop")
 def test_a_language_model_writes_what_ours_writes(request, kind, name):
     """200 prompts of many lengths, of a start token alone and beyond the context too."""
     run, settings = request.getfixturevalue(f"{kind}_run"), REQUESTS[name]

@@ -124,8 +124,8 @@ def in_both(run_command, command, run, flags, tmp_path, text):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSLATE)
-@pytest.mark.quick("num_return_sequences")
 def test_each_flag_of_translate_works_as_in_ours(lesson_run, run_command, tmp_path, name):
     found = in_both(run_command, "translate", lesson_run, TRANSLATE[name], tmp_path, LINES)
     if name == "num_return_sequences":  # its further translations are those that had ended by then
@@ -136,8 +136,8 @@ def test_each_flag_of_translate_works_as_in_ours(lesson_run, run_command, tmp_pa
         assert [path.name for path in (tmp_path / "cache").iterdir()] == ["ctranslate2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATE)
-@pytest.mark.quick("stop")
 def test_each_flag_of_generate_works_as_in_ours(language_run, run_command, tmp_path, name):
     base = ["--prompts", "-", "--temperature", 0]
     base += [] if name == "max_new_tokens" else ["--max-new-tokens", 9]
@@ -358,6 +358,7 @@ def test_two_commands_may_export_at_once(trained_run, tmp_path):
     assert len(list((run / "ctranslate2").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_the_predictor_in_python(lesson_run, learnt_run, language_run, tmp_path):
     learnt = shutil.copytree(learnt_run, tmp_path / "learnt")
     model = tj.load(learnt, engine="ctranslate2", compute="int8")

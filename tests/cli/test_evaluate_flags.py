@@ -35,6 +35,7 @@ def evaluate(run, capfd, *flags):
     return code, out, err
 
 
+@pytest.mark.slow
 def test_one_file_of_pairs_scores_as_two_files_do(trained_run, files, capfd):
     two = evaluate(trained_run, capfd, "--source", files / "s", "--target", files / "t")
     assert two[0] == 0
@@ -75,6 +76,7 @@ def test_a_missing_file_is_named_by_its_flag(trained_run, files, name, capfd):
     assert f"error: --{name} none.txt: no such file" in err
 
 
+@pytest.mark.slow
 def test_sources_that_are_not_read_to_their_end_are_counted(trained_run, files, capfd):
     (files / "long").write_text("o gato\n" + "o gato " * 400 + "\n")
     code, _, err = evaluate(trained_run, capfd, "--source", files / "long", "--target", files / "t")
@@ -86,6 +88,7 @@ def test_sources_that_are_not_read_to_their_end_are_counted(trained_run, files, 
     assert "1 of 2 lines exceeded " in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_columns_fields_and_bad_rows_are_flags_of_evaluate_as_messages_advise(
     trained_run, files, capfd
 ):

@@ -43,8 +43,8 @@ def test_describing_counts_every_parameter(published, run_command, name):
     assert "One forward pass of 1 × 17 vectors of an image" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick("vit")
 def test_a_folder_becomes_a_run_and_goes_back_bit_by_bit(published, run_command, tmp_path, name):
     run, images = tmp_path / "run", jnp.asarray(layouts.inputs(name)["pixel_values"])
     code, _, err = run_command("convert", published(name), run)

@@ -85,7 +85,7 @@ def test_the_penalty_of_the_run_holds_at_every_door_until_another_is_given(train
     assert search_settings(path)["length_penalty"] == 1.5  # in Python
 
 
-@pytest.mark.quick("4")
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 4])
 def test_translate_obeys_the_run_s_limit_and_counts_the_texts_that_it_cuts(
     short_run, lesson, run_command, beams
@@ -103,7 +103,7 @@ def test_translate_obeys_the_run_s_limit_and_counts_the_texts_that_it_cuts(
     assert raised == (0, [target, ""], "")
 
 
-@pytest.mark.quick("jax-4")
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("engine", ["jax", "ctranslate2"])
 def test_python_obeys_the_run_s_limit_and_says_why_a_text_ended(

@@ -49,6 +49,7 @@ def sampling(monkeypatch, texts):
         monkeypatch.setattr(f"transformer_jax.cli.{name}.load_sampler", lambda *_, **__: Fixed())
 
 
+@pytest.mark.slow
 def test_choices_become_pairs_that_training_reads(run_command, run, prompts):
     code, lines, err, rows = prefer(run_command, run, prompts, "1\nx\n2\ns\nq\n")
     assert code == 0

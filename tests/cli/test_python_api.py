@@ -57,6 +57,7 @@ def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_python_page_runs_as_written(published, trained_run, lesson, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "python.md").read_text()

@@ -30,6 +30,7 @@ def compared(run_command, runs, files, *more):
     return code, lines, err, json.loads(path.read_text()) if path.exists() else None
 
 
+@pytest.mark.slow
 def test_completions_are_compared_by_the_rule(run_command, runs, files):
     code, lines, err, found = compared(run_command, runs, files, "--samples", 4)
     assert code == 0, err

@@ -23,8 +23,8 @@ def fresh(monkeypatch, tmp_path):
     return tmp_path / "cache"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.quick("True")
 def test_a_second_start_finds_what_the_first_compiled(tmp_path, late):
     compiled_before = "import jax\njax.jit(lambda x: x + 1)(1)\n" if late else ""
     code = (

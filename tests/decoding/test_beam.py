@@ -343,6 +343,7 @@ def test_hypotheses_that_do_not_exist_are_said_to_be_missing():
     assert found.tokens[1].tolist() == [[PAD]] * 3
 
 
+@pytest.mark.slow
 def test_suppressed_tokens_are_never_chosen_and_cost_nothing():
     trees = random_trees(5, 30, 5, 4)
     free, bound = (

@@ -218,8 +218,8 @@ def test_models_keep_the_protocol(kind):
     assert isinstance(kind.model, Decodable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 2])
-@pytest.mark.quick("encoder-decoder-1")
 def test_sequences_continue_by_themselves(kind, beams):
     cache, rows = kind.init_cache(beams=beams), jnp.array([2, 0])
     for t in range(2):
@@ -294,7 +294,7 @@ def test_settings_that_a_search_from_inputs_lacks_or_does_not_read_are_refused(c
         generate(GruTranslator(rngs=nnx.Rngs(0)), SOURCE, config)
 
 
-@pytest.mark.quick("encoder-decoder")
+@pytest.mark.slow
 def test_samples_are_scored_as_teacher_forcing_does(kind):
     forced = kind.forced
     rows = SearchRows(jnp.full(B, BOS), keys=row_keys(jax.random.key(0), jnp.arange(B)))

@@ -68,7 +68,7 @@ def texts(language, request=GREEDY):
     return language.generate([request])[0], "".join(language.stream(request))
 
 
-@pytest.mark.quick("4")
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", [0, 4])
 def test_greedy_text_ends_with_the_first_of_any_end(draft):
     """Also by prompt lookup, whose drafts may run over an end."""

@@ -163,6 +163,7 @@ def test_stop_strings_cut_what_is_written_without_them():
     assert free.tokens[: len(cut.tokens)] == cut.tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "draft"),
     [
@@ -172,7 +173,6 @@ def test_stop_strings_cut_what_is_written_without_them():
         pytest.param("rope", 4, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.quick("learned-4")
 def test_speculation_changes_no_token(kind, draft):
     fast = model(kind, num_draft_tokens=draft)
     for slow, quick in zip(model(kind).generate(greedy()), fast.generate(greedy()), strict=True):
@@ -414,6 +414,7 @@ def test_a_full_context_can_end_the_text():
     assert len(one.tokens) <= CONTEXT - 6 + 1
 
 
+@pytest.mark.slow
 def test_narrow_weights_give_nearly_the_same():
     narrow = DecoderLanguageModel(parts(), tokenizer(), dtype="bfloat16")
     wide, low = (m.score(["abc, jello"])[0].log_prob for m in (model(), narrow))

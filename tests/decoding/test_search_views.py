@@ -88,6 +88,7 @@ def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
         np.testing.assert_allclose([getattr(one, name) for one in found], wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_lines_of_exhaustive_search_are_cut_and_counted_as_those_of_beam_search():
     lines, found, asked = ["", "ab", "ab" * 40], {}, []
     for name in ("beams", "every"):
@@ -117,6 +118,7 @@ def test_lines_of_exhaustive_search_are_cut_and_counted_as_those_of_beam_search(
     )
 
 
+@pytest.mark.slow
 def test_the_tree_of_a_text_that_fills_the_context_is_drawn():
     model = language()
     longest = dataclasses.replace(request(beams=3, texts=1), prompt="ab" * 11)
@@ -126,6 +128,7 @@ def test_the_tree_of_a_text_that_fills_the_context_is_drawn():
     assert max(node.step for node in tree.nodes) == CONTEXT - 22
 
 
+@pytest.mark.slow
 @kinds
 def test_b31_the_tree_holds_what_beam_search_kept_and_its_best_text(kind):
     searcher, sequence, config, _ = searched(kind)

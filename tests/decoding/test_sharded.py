@@ -173,9 +173,9 @@ def test_devices_that_have_rows_alone_exchange_nothing_in_the_loop(beams):
     assert list(loop_exchanges(compiled_search("8x1x1", beams))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("name", ["4x1x2", "2x2x2"])
-@pytest.mark.quick("4x1x2-4")
 def test_the_loop_gathers_neither_logits_nor_the_cache(name, beams):
     data, fsdp, _ = MESHES[name]
     found = list(loop_exchanges(compiled_search(name, beams)))

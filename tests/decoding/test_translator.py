@@ -138,8 +138,8 @@ def test_the_finish_reason_says_whether_the_limit_cut_a_text(request, lines, sea
                     f"tokens, at most 24) and may be cut")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["translator", "greedy"], ids=["beam", "greedy"])
-@pytest.mark.quick("greedy")
 def test_order_and_company_of_lines_leave_no_trace(request, lines, search):
     translator = request.getfixturevalue(search)
     together = translator.translate(lines)
@@ -499,7 +499,7 @@ PLACEMENTS = {
 }
 
 
-@pytest.mark.quick("both-1")
+@pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_lines_of_one_batch_go_to_a_language_each(lines, placement, num_beams):

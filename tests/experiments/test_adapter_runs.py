@@ -167,6 +167,7 @@ ADAPTERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("more", "said"), ADAPTERS, ids=[said for _, said in ADAPTERS])
 def test_a_mistake_about_adapters_is_one_line(language, texts, tmp_path, capfd, more, said):
     given = [word.format(texts=texts) for word in LANGUAGE]
@@ -191,6 +192,7 @@ def adapted(language, texts, shared):
     return shared("adapters_adapted", lambda run: run_of(decoder_only, LANGUAGE, texts, run, *more))
 
 
+@pytest.mark.slow
 def test_adapters_merge_into_weights_and_the_base_comes_back(adapted, language, tmp_path, capfd):
     """Row B39."""
     assert command(["merge", str(adapted), "--output", str(tmp_path / "plain")]) == 0
@@ -236,6 +238,7 @@ def test_a_merged_run_is_a_plain_run(adapted, language, texts, tmp_path, capfd):
     run_of(decoder_only, LANGUAGE, texts, tmp_path / "more", *more)
 
 
+@pytest.mark.slow
 def test_merged_weights_keep_the_chat_template(adapted, tmp_path):
     run = shutil.copytree(adapted, tmp_path / "run")
     chat = {"chat_template": named_template("vicuna").text, "eos_token": "<eos>"}
@@ -280,6 +283,7 @@ def test_each_prompt_of_a_batch_chooses_its_adapter(adapted, other, language):
         base.with_adapters({"one": language})
 
 
+@pytest.mark.slow
 def test_the_spectrum_of_adapters_is_that_of_their_product(adapted, tmp_path, capfd):
     """Row B39: as many singular values as the rank, those of s A B."""
     picture = tmp_path / "spectrum.png"
@@ -392,6 +396,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "code", "said"), WRONG, ids=[said for *_, said in WRONG])
 def test_a_mistake_about_the_choice_is_one_line(
     adapted, language, tmp_path, capfd, words, code, said

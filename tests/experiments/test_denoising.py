@@ -64,6 +64,7 @@ def results(path):
     return json.loads((path / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_t16_a_run_ends_with_its_loss_beside_a_trivial_baseline(run):
     [scores] = results(run)["scores"].values()
     assert set(scores) == {"loss", "unigram_loss", "tokens"}
@@ -84,6 +85,7 @@ def test_a_run_resumes_bit_by_bit(run, tmp_path):
     assert results(copy)["state_sha256"] == results(run)["state_sha256"]
 
 
+@pytest.mark.slow
 def test_a_run_is_used_as_any_encoder_decoder(run):
     model = transformer_jax.load(run)
     with pytest.warns(UserWarning, match="1 of 1 text reached the length limit"):  # untrained
@@ -139,6 +141,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_evaluating_translations_of_a_denoising_run_is_refused(run, text, capfd):
     given = ["evaluate", str(run), "--source", str(text), "--target", str(text)]
     assert seq2seq.main(given) in (2, 4)

@@ -264,6 +264,7 @@ def test_frozen_parameters_stay_bit_by_bit(pretrained, tuned, kind, freeze):
     assert all((before[name] != after[name]).any() for name in moved)
 
 
+@pytest.mark.slow
 def test_reinitialized_layers_are_not_loaded(pretrained, tuned):
     """Row B38: the last layer and the pooler are fresh, the first layer is not."""
     before = flatten_dict(load_params(pretrained, "best").params)
@@ -275,6 +276,7 @@ def test_reinitialized_layers_are_not_loaded(pretrained, tuned):
     assert far("pooler/kernel") > 0.1
 
 
+@pytest.mark.slow
 def test_evaluate_repeats_the_scores_of_training(pretrained, tuned, tmp_path, capfd):
     for run in (pretrained, tuned["classify"]):
         output = tmp_path / f"{run.name}.json"

@@ -60,6 +60,7 @@ def run(pictures, shared):
     return shared("image_run", lambda folder: train(pictures, folder, *more))
 
 
+@pytest.mark.slow
 def test_pictures_are_told_apart(run, pictures, tmp_path, capfd):
     results = json.loads((run / "results.json").read_text())
     assert results["scores"]["test"]["accuracy"] == 1.0
@@ -97,6 +98,7 @@ def test_pictures_are_told_apart(run, pictures, tmp_path, capfd):
     assert np.load(vectors)["vectors"].shape == (8, 16)
 
 
+@pytest.mark.slow
 def test_a_compact_transformer_has_no_published_form(run, tmp_path, capfd):
     assert main(["export", str(run), str(tmp_path / "hf")]) == 2
     assert "image.stem linear instead of convolutions" in capfd.readouterr().err
@@ -127,6 +129,7 @@ def test_mistakes_are_refused_in_a_line(pictures, tmp_path, flags, said, capfd):
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_a_truncated_picture_is_refused_before_the_first_step(pictures, tmp_path, capfd):
     copy = shutil.copytree(pictures, tmp_path / "pictures")
     bad = copy / "train" / "dark" / "3.png"
@@ -172,6 +175,7 @@ def test_a_run_starts_from_a_published_model(pictures, tmp_path, layout):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_head_of_another_size_is_refused(pictures, tmp_path, capfd):
     folder = layouts.write("vit", tmp_path / "published")
     given = ["--data.images", str(pictures), "--output", str(tmp_path / "run")]

@@ -78,6 +78,7 @@ def error_of(capfd, *arguments):
     return line
 
 
+@pytest.mark.slow
 def test_each_direction_is_validated_and_tested_and_the_mean_ranks_checkpoints(trained):
     last = [row for row in read_metrics(trained / "metrics.jsonl") if "valid_loss" in row][-1]
     for what in ("valid_{}_loss", "sacrebleu_{}", "chrf_{}"):
@@ -96,6 +97,7 @@ def test_each_direction_is_validated_and_tested_and_the_mean_ranks_checkpoints(t
     assert tags.is_trained(Direction("pt", "up"))
 
 
+@pytest.mark.slow
 def test_training_reads_what_translation_reads(trained, texts):
     directory = open_directory(trained)
     tokenizer = directory.load_tokenizer()

@@ -207,6 +207,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "there", "more", "said"), MISTAKES, ids=[m[3] for m in MISTAKES])
 def test_a_mistake_is_one_line(start, texts, tmp_path, capfd, name, there, more, said):
     given = [word.format(texts=texts) for word in ["train", name, *TRANSLATE]]

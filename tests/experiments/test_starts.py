@@ -384,6 +384,7 @@ OF_CLASSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("more", "said"), OF_CLASSES, ids=[case[1] for case in OF_CLASSES])
 def test_a_mistake_about_a_decoder_of_classes_is_one_line(
     start, texts, tmp_path, capfd, more, said

@@ -82,6 +82,7 @@ def test_dilated_convolutions_need_logarithmically_many_layers(n, k, layers):
     assert reached[-1].all()
 
 
+@pytest.mark.slow
 def test_attention_and_recurrence_need_one_layer():
     x, kernel = normals((8, 4), (4, 4))
     heads = lambda x: x[None, :, None]

@@ -31,6 +31,7 @@ def test_the_weight_is_the_share_of_the_first_image(alphas):
     assert 0 <= min(weights) < 0.5 < max(weights) <= 1
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_both_labels():
     """A row whose partner is empty has its own label twice, and the empty row counts nothing."""
     labels, key = jnp.array([1, 0, 2, 1, 2, -1]), jax.random.key(3)

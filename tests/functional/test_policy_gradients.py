@@ -100,7 +100,7 @@ def test_advantages_of_a_group_are_standard_scores_and_equal_rewards_give_none()
     assert not found[1].any()
 
 
-@pytest.mark.quick("-3.3e+38")
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", [12345.6, 0.1, -3.3, 1e20, -3.3e38, 1e-30])
 def test_equal_rewards_and_advantages_are_exactly_zero(reward):
     group = jax.jit(policy_gradients.group_advantages)

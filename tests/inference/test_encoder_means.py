@@ -14,7 +14,7 @@ from transformer_jax.inference.encoder_means import EncoderMeans
 SENTENCES = ["abcd", "p", "hgfedcba", "bbbb", "aceg"]
 
 
-@pytest.mark.quick("behind")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [(("to",), (EOS,)), ((), (EOS,)), (("from",), (EOS, "to"))],

@@ -83,6 +83,7 @@ def test_without_an_end_token_in_its_own_file_that_of_config_json_ends_texts(fol
     assert from_generation_config(run.read_config()["published"]["generation"]).eos_token_id == ()
 
 
+@pytest.mark.slow
 def test_an_end_token_of_plain_text_is_text_in_prompts(decoder, tmp_path):
     path, wanted = decoder
     plain = wanted[-1]

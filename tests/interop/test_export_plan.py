@@ -86,6 +86,7 @@ def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
     np.testing.assert_allclose(one, two, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "written"), [("sinusoidal", "learned"), ("sinusoidal_2d", "sinusoidal")]
 )

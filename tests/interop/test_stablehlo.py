@@ -136,8 +136,8 @@ def jitted(part, weights, arrays):
         return jax.jit(part.call)(weights, *arrays.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
-@pytest.mark.quick("encoder")
 def test_results_are_those_of_jit(loaded, name):
     """For several numbers of rows and lengths, of one program."""
     parts = functions(MODELS[name], TOKENIZER, NEW)

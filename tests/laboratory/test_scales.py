@@ -16,6 +16,7 @@ def test_b8_the_norm_is_that_of_the_jacobian():
     np.testing.assert_allclose(softmax_gradient_norm(jax.nn.softmax(scores)), wanted, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_b8_gradients_vanish_with_the_size_unless_scores_are_scaled():
     """Row B8: the variance is D and the gradient falls; with the scale both stay."""
     figures = scales(ScaleSettings(sizes=(16, 256), queries=256, seeds=1))

@@ -241,8 +241,8 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "field"), [(g, f) for g, fs in CHANGES.items() for f in fs])
-@pytest.mark.quick("norm-bias", "head-scale")
 def test_every_field_counts(group, field, batch):
     """A field that is read by nothing would leave the output as it was."""
     changed = change(SMALL, **{group: {field: CHANGES[group][field]}})

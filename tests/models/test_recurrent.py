@@ -109,6 +109,7 @@ def test_the_four_steps_of_the_lecture():
             assert (maps[row, t, LENGTHS[row] :] == 0).all()
 
 
+@pytest.mark.slow
 def test_bahdanau_step_by_step():
     """Row T6, the state before a token attends; a maxout layer over state, context, embedding."""
     model = nnx.merge(*drawn(lambda: make("concat", kind="context", cell="gru")))

@@ -192,6 +192,7 @@ def test_attention_maps_sum_to_one_over_all_places():
     assert (np.asarray(maps) > 0).all()
 
 
+@pytest.mark.slow
 def test_dropout_needs_a_key_and_changes_with_it():
     wet = vit(D, 1, image_size=SIZE, patch_size=PATCH, num_channels=CHANNELS, dropout=0.5)
     run = compiled(wet, lambda model, images, key: model(images, key=key))
@@ -356,6 +357,7 @@ def test_a_stem_of_convolutions_is_the_sum_over_neighbours():
     np.testing.assert_allclose(found[0], x.reshape(PATCHES, D), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_convolutions_on_a_mesh_are_those_of_one_device():
     """The context axis splits the patches of an image, but not its pixels."""
     config = vit(D, 1, image_size=8, patch_size=4, **FORMS["compact"])

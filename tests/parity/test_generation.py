@@ -71,6 +71,7 @@ def differs(generator, case):
     return None if same and near else found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "num_beams"),
     [
@@ -78,7 +79,6 @@ def differs(generator, case):
         for which in PROGRAMS
     ],
 )
-@pytest.mark.quick("gpt2-2")
 def test_texts_are_those_of_transformers(generator, layout, num_beams):
     """Every case of the layout with so many beams: rules, lengths, padding and ends at random."""
     asked = cases(layout, num_beams)

@@ -92,6 +92,7 @@ def test_torch(cell, layers, bidirectional, packed):
         np.testing.assert_allclose(ours, parameter.grad, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_flax_has_the_lstm_and_the_gru_whose_gate_comes_after_the_product():
     # Its cells multiply at each position; ours multiply the inputs of all positions at once.
     [x] = normals((B, T, I))

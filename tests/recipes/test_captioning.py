@@ -45,6 +45,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_of_a_new_recipe_is_trained_evaluated_and_loaded(run, capfd):
     directory = RunDirectory.open(run)
     assert directory.read_config()["recipe"] == "captioning"
@@ -60,6 +61,7 @@ def test_a_run_of_a_new_recipe_is_trained_evaluated_and_loaded(run, capfd):
     assert len(Path(output).read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_describe_shows_the_parts_of_the_model_of_a_new_recipe(run, capfd):
     assert main(["describe", str(run)]) == 0
     printed = capfd.readouterr().out
@@ -70,6 +72,7 @@ def test_describe_shows_the_parts_of_the_model_of_a_new_recipe(run, capfd):
     assert "--plan: a model that describes pictures" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -85,11 +88,13 @@ def test_commands_of_texts_refuse_a_run_of_a_new_recipe(run, arguments, said, ca
     assert f"{run}: the run of a model that describes pictures, {said}" in line
 
 
+@pytest.mark.slow
 def test_load_refuses_a_run_of_a_new_recipe_under_the_name_of_a_task(run):
     with pytest.raises(ConfigError, match="is of another kind: leave it out"):
         transformer_jax.load(run, "translation")
 
 
+@pytest.mark.slow
 def test_a_model_of_a_new_recipe_may_be_smaller_than_its_settings_say(run):
     """Settings that its model does not use, such as an unused table of tokens, do not count."""
 

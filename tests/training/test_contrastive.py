@@ -50,10 +50,10 @@ def whole(model):
     return case, jax.tree.map(np.asarray, params), loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 @pytest.mark.parametrize("sizes", [(1,), (2,), (8,), (1, 2), (2, 2, 2)])
 @pytest.mark.parametrize("model", ["plain", "towers"])
-@pytest.mark.quick("plain-sizes2-1", "plain-sizes2-2")
 def test_loss_and_gradients_are_those_of_the_whole_batch_on_one_device(model, sizes, accumulation):
     """By cached gradients too; the objective knows the texts of all devices."""
     case, expected, expected_loss = whole(model)

@@ -112,7 +112,7 @@ def test_step_0_is_the_base_bit_for_bit_and_later_ones_are_not(variant, how):
     assert np.abs(logits(merge(graph, nudged(trainable), frozen, None)) - base).max() > 0.01
 
 
-@pytest.mark.quick("looped-lora")
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("scan", [False, True], ids=["looped", "scanned"])
 def test_merged_weights_compute_what_adapters_compute(variant, scan):

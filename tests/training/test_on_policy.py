@@ -82,6 +82,7 @@ def collect(model, how):
     return program(batch(), jax.random.key(1), jnp.float32(0.3))
 
 
+@pytest.mark.slow
 def test_samples_begin_with_their_prompts_and_end_with_padding():
     given, found = batch(), draw_samples()
     for row in range(4):
@@ -103,6 +104,7 @@ def test_completions_of_a_prompt_lie_side_by_side_and_differ():
     assert len({tuple(row) for row in found.tokens.tolist()}) > 8
 
 
+@pytest.mark.slow
 def test_more_padding_before_the_prompts_changes_no_sample():
     given = batch()
     more = {
@@ -176,6 +178,7 @@ def test_validation_counts_each_prompt_once():
     assert total.tolist() == [2.0 * sum(lengths), 12.0]
 
 
+@pytest.mark.slow
 def test_returns_of_ppo_are_the_reward_at_the_end_less_the_penalties_before():
     how = OnPolicy("ppo", length=6, group_size=1, gae_decay=1.0)
     made, _ = collect(policies(ValuedDecoder), how)

@@ -155,7 +155,7 @@ def test_the_policy_begins_as_its_reference_and_the_reference_stays(tmp_path):
     assert float(metrics["loss"]) < np.log(2)
 
 
-@pytest.mark.quick("dpo")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpo", "ipo", "simpo"])
 def test_sums_do_not_depend_on_how_examples_are_batched(method):
     found = encoded(30)

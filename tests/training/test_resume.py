@@ -171,6 +171,7 @@ def assert_resumed(runs, number, times, seed):
     assert train(())["steps"] == list(range(1, STEPS + 1))
 
 
+@pytest.mark.slow
 def test_killed_it_ends_the_same(runs):
     assert_resumed(runs, signal.SIGKILL, 1, seed=time.time_ns())
 

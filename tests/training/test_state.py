@@ -55,6 +55,7 @@ def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
     chex.assert_trees_all_equal(state.ema_params, state.params)
 
 
+@pytest.mark.slow
 def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
     """Parameter by parameter on one device, by one program on many: up to its rounding."""
     config = dataclasses.replace(

@@ -153,6 +153,7 @@ def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shap
     laws.sharded(step_on, shapes).require()
 
 
+@pytest.mark.slow
 def test_pmapped_step_equals_one_device(alone, make_toy, sentences):
     mesh, batch = make_mesh(MeshConfig()), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])

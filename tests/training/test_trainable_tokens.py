@@ -222,6 +222,7 @@ def test_two_by_two_devices_are_as_one(size, tied):
     chex.assert_trees_all_close(found[1], found[0], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_policy_learns_rows_that_its_reference_keeps():
     """Row B40: the reference has the rows as they began, and shares the rest of the table."""
     partition = beside_reference(trainable_tokens(lora(LoRAConfig(2)), IDS))

@@ -339,6 +339,7 @@ def tr_valid(fingerprint):
     return {"valid": tr_data(fingerprint), "valid_far": tr_data("far")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -356,6 +357,7 @@ def test_all_that_a_run_reads_is_the_same_when_it_is_resumed(tmp_path, changed, 
     trainer(tmp_path, tr_task(valid={"valid": tr_data()})).fit(steps=4)
 
 
+@pytest.mark.slow
 def test_changed_test_data_are_told_when_a_run_is_resumed(tmp_path, capsys):
     told = f"{tmp_path}: the test data (a) have changed since the run began: scores are those of"
     for steps, tests in ((2, {"the test data (a)": "1"}), (3, {"the test data (a)": "2"})):
@@ -364,6 +366,7 @@ def test_changed_test_data_are_told_when_a_run_is_resumed(tmp_path, capsys):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_missing_records_are_told_when_a_run_is_resumed(tmp_path, caplog):
     trainer(tmp_path).fit(steps=2)
     whole = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -393,7 +396,7 @@ def tr_predictor(model, tokenizer):
     return lambda rows: model(jnp.asarray(rows))
 
 
-@pytest.mark.quick("partition1")
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", [EVERYTHING, HEAD])
 def test_load_uses_a_task_of_ones_own(tmp_path, partition):
     task = tr_task(predictor=tr_predictor, partition=partition)

@@ -104,6 +104,7 @@ def test_batches_may_be_split_and_padded(model):
     np.testing.assert_allclose(run(wide)[0], run(batch)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_table_learns_from_the_language_model_too(model):
     batch = batch_of(np.random.default_rng(2), [4, 4], np.array([0, 1], "i"))
     graph, params = nnx.split(model)

@@ -294,6 +294,7 @@ def train(folder, run, *more):
     return decoder_only.main(["train", "char-cpu", *DECODER, *text, "--output", str(run), *more])
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_word_vectors_and_resumes_without_their_file(folder, file, capfd):
     run = folder / "run"
     # At a learning rate of 0 the parameters stay.

@@ -48,6 +48,7 @@ def test_planted_relations_are_answered(tmp_path, text, method, loss):
     assert planted_accuracy(dataclasses.replace(made, vectors=untrained)) < 0.3
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_vectors_and_another_others(tmp_path, text):
     made = [
         run.train_word_vectors(
@@ -84,6 +85,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, text):
     np.testing.assert_array_equal(again.vectors, whole.vectors)
 
 
+@pytest.mark.slow
 def test_resuming_removes_what_a_killed_training_left(tmp_path, text):
     killed = (
         "import os, signal, sys\n"
@@ -100,6 +102,7 @@ def test_resuming_removes_what_a_killed_training_left(tmp_path, text):
     assert {path.name for path in output.iterdir()} == {config.name, VECTORS}
 
 
+@pytest.mark.slow
 def test_a_training_is_resumed_with_its_own_text_alone(tmp_path, text, monkeypatch):
     def stop(report, corpus):
         if report.progress > 0.5:

@@ -181,6 +181,7 @@ def stranger():
     return json.dumps(this_process() | {"machine": "another", "host": "another", "token": "x"})
 
 
+@pytest.mark.slow
 def test_what_another_writer_added_stays(run):
     url, folder, storage = run
     Objects(url).write("checkpoints/s4/manifest.json", b"m4")
@@ -266,6 +267,7 @@ def test_objects_that_stand_for_folders_are_passed_over(run):
     assert content(fetched(url)) == content(folder)
 
 
+@pytest.mark.slow
 def test_an_object_where_a_folder_was(bucket):
     Objects(f"{bucket}/a").write("x.txt", b"one\n")
     fetched(f"{bucket}/a")

@@ -63,12 +63,12 @@ def talk(session, texts=TALK, request=GREEDY):
     return ["".join(session.ask(text, request)) for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "rows"),
     # Two rows are the fewest on a GPU.
     [("rope", 1), ("learned", 1), ("rope", 2)],
 )
-@pytest.mark.quick("rope-1")
 def test_a_kept_conversation_is_that_from_scratch(make, kind, rows):
     model, scratch = make(kind, rows=(rows,)), make(kind, rows=(1,))
     session, reads = ChatSession(model, "Be so."), []
@@ -103,6 +103,7 @@ def test_sampling_is_that_from_scratch_too(make):
     assert first != talk(ChatSession(model), TALK[:3], dataclasses.replace(request, seed=6))
 
 
+@pytest.mark.slow
 def test_the_oldest_turns_are_left_out_and_the_system_prompt_stays(make):
     session = ChatSession(make(), "Be so.")
     talk(session, TALK * 2)

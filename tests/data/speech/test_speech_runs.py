@@ -126,6 +126,7 @@ def test_every_translator_but_the_built_in_ones_has_a_speech_run():
         assert isinstance(run, RecurrentSpeechRun) == hasattr(run.model, "cell"), name
 
 
+@pytest.mark.slow
 def test_a_run_holds_the_normalization_of_its_training_data(speech, trained):
     config = json.loads((trained / "config.json").read_text())
     every = np.concatenate([np.load(speech / f"train{i}.npy") for i in range(30)])
@@ -137,6 +138,7 @@ def test_a_run_holds_the_normalization_of_its_training_data(speech, trained):
     assert family(open_directory(trained)) == "speech"
 
 
+@pytest.mark.slow
 def test_validation_and_tests_have_error_rates(trained):
     measured = [row for row in read_metrics(trained / "metrics.jsonl") if "wer" in row]
     assert [row["step"] for row in measured] == [2, 4]
@@ -176,6 +178,7 @@ def test_other_recordings_are_refused_on_resume(speech, trained, tmp_path, comma
     assert "data" in err
 
 
+@pytest.mark.slow
 def test_what_is_transcribed_is_read_as_in_training(speech, trained):
     """The arrays of a batch of training are those that a transcriber makes of the same files."""
     run = driver.read(open_directory(trained))
@@ -196,6 +199,7 @@ def test_what_is_transcribed_is_read_as_in_training(speech, trained):
     np.testing.assert_array_equal(lengths, inputs["source_lengths"])
 
 
+@pytest.mark.slow
 def test_a_run_is_a_function_of_files_and_of_features(speech, trained):
     transcribe = tj.load(trained)
     paths = [str(speech / name) for name in ("test0.npy", "a.wav", "test1.npy")]
@@ -274,6 +278,7 @@ def test_scores_are_those_of_teacher_forcing(which, request, speech):
     assert float(log_probs.sum()) == pytest.approx(text.score, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -288,6 +293,7 @@ def test_evaluation_needs_a_manifest(trained, command, flags, message):
     assert message in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["translate", "score", "embed", "export", "generate"])
 def test_commands_for_text_refuse_a_speech_run(trained, command, other, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
@@ -314,6 +320,7 @@ def test_transcribe_refuses_a_translator(tmp_path, command):
     assert "--manifest is for a speech recognizer or a recurrent speech recognizer" in err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_transcribed_is_refused(speech, trained, tmp_path):
     transcribe = tj.load(trained)
     good = np.load(speech / "test0.npy")
@@ -358,6 +365,7 @@ def bad_test(folder):
     np.save(folder / "test1.npy", np.ones((1025, WIDTH), np.float32))
 
 
+@pytest.mark.slow
 def test_bad_recordings_of_a_command_come_at_once(speech, trained, tmp_path, command):
     bad = []
     for name in ("a", "b"):

@@ -48,8 +48,8 @@ def words(name):
     return np.array([word.probability for text in found for mask in text for word in mask])
 
 
+@pytest.mark.slow
 @every_mesh
 @pytest.mark.parametrize("made", [vectors, classes, words], ids=lambda made: made.__name__)
-@pytest.mark.quick("vectors-2x2x2")
 def test_what_an_encoder_makes_is_that_of_one_device(name, made):
     np.testing.assert_allclose(made(name), made(None), atol=1e-5)

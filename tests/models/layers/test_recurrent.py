@@ -117,6 +117,7 @@ def test_truncation_stops_gradients_at_multiples_of_its_number():
     assert (np.abs(gradient[:, 3:6]).max((0, 2)) > 0).all()
 
 
+@pytest.mark.slow
 def test_b25_blocks_learn_back_to_the_last_multiple_and_compute_the_same():
     """Row B25: truncation leaves outputs as they are, and gradients end at position 3."""
     [x] = normals((1, 6, D))
@@ -161,7 +162,7 @@ def stack(cell, **how):
 run = nnx.jit(lambda model, x, lengths, states=None: model(x, lengths, states))
 
 
-@pytest.mark.quick("lstm")
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_padding_is_invisible_in_both_directions(cell):
     model, [x] = stack(cell), normals((B, T, I))

@@ -68,6 +68,7 @@ def stepwise(net, tokens):
     return jnp.stack(logits, axis=1)
 
 
+@pytest.mark.slow
 def test_adapters_change_the_model_as_their_formula_does_and_decode():
     """Also where queries, keys and values of plain maps are one product."""
     net = model()

@@ -54,6 +54,7 @@ def address_of(shown):
     return getattr(address, "ipv4_mapped", None) or address
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs the tables of Linux")
 def test_a_rehearsal_listens_on_loopback_alone(tmp_path):
     command = [sys.executable, "-m", "transformer_jax.cli.main", "launch", "--rehearse", "2"]
