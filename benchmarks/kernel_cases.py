@@ -23,7 +23,7 @@ from transformer_jax.functional.positions import alibi_bias
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import prepared
+from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.state import split
 
 __all__ = ["ATTENTION", "LENGTHS", "AttentionCase", "Entry", "Peer", "Work", "attention", "others"]

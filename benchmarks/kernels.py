@@ -31,8 +31,8 @@ from benchmarks.kernel_cases import ATTENTION, LENGTHS, AttentionCase, Work, att
 from benchmarks.kernel_timing import passes, repeated, timer
 from benchmarks.roofline import Peak
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.parallel.device_catalog import DEVICES, Target, compile_only, find_target
 from transformer_jax.parallel.program_report import report
-from transformer_jax.parallel.target import DEVICES, Target, compile_only, find_target
 
 __all__ = ["Settings", "main", "measure"]
 

@@ -31,7 +31,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import prepared
+from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.state import split
 

@@ -27,7 +27,7 @@ from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.parallel.inference import prepared
+from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split
 

@@ -19,8 +19,8 @@ import tyro
 
 from benchmarks.harness import environment
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.parallel.device_catalog import Target, find_target
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.parallel.target import Target, find_target
 from transformer_jax.planning.plan import Program, compile_program
 from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.registry import named_runs

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.kernel_timing import clock_of
-from transformer_jax.parallel.target import DEVICES
+from transformer_jax.parallel.device_catalog import DEVICES
 
 __all__ = ["Peak", "draw", "peak_of"]
 

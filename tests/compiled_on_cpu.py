@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from transformer_jax.parallel.target import DeviceType, Target
+from transformer_jax.parallel.device_catalog import DeviceType, Target
 from transformer_jax.planning import plan
 from transformer_jax.planning.programs import Shape
 from transformer_jax.recipes.registry import named_runs

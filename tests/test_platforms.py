@@ -102,7 +102,7 @@ def user_of(name, monkeypatch):
     """The user of a tiny model whose arrays lie on a TPU, as far as it can know."""
     tpu = lambda tree: types.SimpleNamespace(platform="tpu")
     for module in (
-        "parallel.inference",
+        "parallel.placement",
         "decoding.language",
         "inference.encoding.vectors",
         "inference.encoding.masked",

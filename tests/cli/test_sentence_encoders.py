@@ -12,7 +12,7 @@ from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoders import load_vectors, pool_of
-from transformer_jax.interop.dense import copy_dense, read_dense
+from transformer_jax.interop.sentence_dense import copy_dense, read_dense
 from transformer_jax.interop.sentences import sentence_fields
 from transformer_jax.interop.tensor_files import open_tensors
 from transformer_jax.runs.config_guard import changed_config

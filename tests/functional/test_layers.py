@@ -40,9 +40,9 @@ def test_function_is_its_formula(monkeypatch, platform, name):
 
 
 def test_forms_for_one_platform_stand_behind_one_door():
-    """Forms for XLA:CPU are in ``kernels``; sums over devices of a TPU in ``parts.py``."""
+    """Forms for XLA:CPU are in ``kernels``; sums over devices of a TPU in ``reduce_scatter.py``."""
     root = Path(functional.__file__).parent
     text = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
     there = {name for name, source in text.items() if "platform_dependent(" in source}
-    assert there == {"kernels/cpu.py", "kernels/products.py", "parts.py"}
-    assert not re.search(r"cpu=", text["parts.py"])
+    assert there == {"kernels/cpu.py", "kernels/products.py", "reduce_scatter.py"}
+    assert not re.search(r"cpu=", text["reduce_scatter.py"])

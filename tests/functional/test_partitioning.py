@@ -27,7 +27,11 @@ from transformer_jax.functional.partitioning import (
     take_rows,
     unshard_fsdp,
 )
-from transformer_jax.functional.parts import _sum_and_exchange, _sum_in_stages, reduce_scatter
+from transformer_jax.functional.reduce_scatter import (
+    _sum_and_exchange,
+    _sum_in_stages,
+    reduce_scatter,
+)
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.models.layers.attention import Attention

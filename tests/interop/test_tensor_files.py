@@ -18,7 +18,7 @@ from safetensors.numpy import load, load_file, save
 
 from benchmarks.loading import begin_at
 from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.interop import headers, tensor_files, tensor_writer
+from transformer_jax.interop import safetensors_header, tensor_files, tensor_writer
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, open_tensors
 from transformer_jax.interop.tensor_writer import write_tensors
 
@@ -162,9 +162,9 @@ def test_large_hostile_headers_stay_within_time_and_memory(tmp_path, header):
 
 def test_keys_are_counted(tmp_path, monkeypatch):
     write_tensors(tmp_path, {str(i): np.zeros(1) for i in range(19)})
-    monkeypatch.setattr(headers, "MOST_KEYS", 80)
+    monkeypatch.setattr(safetensors_header, "MOST_KEYS", 80)
     assert len(open_tensors(tmp_path).entries) == 19
-    monkeypatch.setattr(headers, "MOST_KEYS", 77)
+    monkeypatch.setattr(safetensors_header, "MOST_KEYS", 77)
     refused(tmp_path, "has too many keys")
 
 

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 from tests.interop import test_peft_folders as adapters
 from tests.interop.test_hf_checkpoint import equal, folder_of
 from transformer_jax.core.errors import CheckpointError
-from transformer_jax.interop.dense import read_dense
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
+from transformer_jax.interop.sentence_dense import read_dense
 from transformer_jax.interop.tensor_files import INDEX
 
 WRAPPED = {

@@ -28,7 +28,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import prepare_for_decoding
+from transformer_jax.parallel.placement import prepare_for_decoding
 
 V, T = 23, 12
 

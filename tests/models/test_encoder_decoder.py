@@ -32,7 +32,7 @@ from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.stack import Stack, stack_blocks, unstack_blocks
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import prepare_for_decoding, split_model
+from transformer_jax.parallel.placement import prepare_for_decoding, split_model
 
 B, S, T, V = 3, 7, 6, 23
 

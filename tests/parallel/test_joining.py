@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.parallel.agreement import check_same, first_difference, gather_json
 from transformer_jax.parallel.coordinator import wait_for_coordinator
+from transformer_jax.parallel.process_consistency import check_same, first_difference, gather_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,12 +98,14 @@ def test_a_port_in_use_is_one_line(port):
 
 
 def test_processes_that_differ_are_told_in_what(monkeypatch):
-    from transformer_jax.parallel import agreement
+    from transformer_jax.parallel import process_consistency
 
     assert gather_json({"a": 1}) == [{"a": 1}]
     check_same({"a": 1}, "advice")  # alone
     other = {"steps": 10}
-    monkeypatch.setattr(agreement, "gather_json", lambda own: [own, ["node2", dict(other)]])
+    monkeypatch.setattr(
+        process_consistency, "gather_json", lambda own: [own, ["node2", dict(other)]]
+    )
     check_same({"steps": 10}, "advice")
     other["steps"] = 20
     with pytest.raises(ConfigError, match=r"steps is 20 in process 1 on node2, but 10 in .*: adv"):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import programs as cases
 from tests.planning.compiled_plans import NAMED, RESULTS, run_of, stored_cases
-from transformer_jax.parallel.target import plan_target
+from transformer_jax.parallel.device_catalog import plan_target
 from transformer_jax.planning import plan
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.programs import Shape

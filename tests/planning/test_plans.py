@@ -12,9 +12,9 @@ from flax import nnx
 
 from transformer_jax.cli import plan as command
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.parallel.device_catalog import DEVICES, Target, plan_target
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
-from transformer_jax.parallel.target import DEVICES, Target, plan_target
 from transformer_jax.planning import plan
 from transformer_jax.planning import programs as planned
 from transformer_jax.recipes import driver
@@ -60,7 +60,9 @@ def compiled(monkeypatch):
     monkeypatch.setattr(plan, "estimate_program", estimate_program)
     for module in (plan, planned):
         monkeypatch.setattr(module, "mesh_on", mesh_without_devices)
-    monkeypatch.setattr("transformer_jax.parallel.target.plan_target", lambda name: target())
+    monkeypatch.setattr(
+        "transformer_jax.parallel.device_catalog.plan_target", lambda name: target()
+    )
     return needs
 
 

@@ -18,7 +18,7 @@ from transformer_jax.models.costs.activations import (
     residual_bytes,
     translator_bytes,
 )
-from transformer_jax.parallel.target import plan_target
+from transformer_jax.parallel.device_catalog import plan_target
 from transformer_jax.planning import plan
 from transformer_jax.planning.programs import Shape
 from transformer_jax.recipes.registry import named_runs

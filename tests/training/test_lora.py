@@ -23,8 +23,8 @@ from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import overlay
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.parallel.inference import prepare_for_decoding
 from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.placement import prepare_for_decoding
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts

@@ -20,8 +20,8 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.inference.loading import load
 from transformer_jax.interop.hf_run_directory import save_converted
 from transformer_jax.models.partition import EVERYTHING, Partition, merging, overlay, where
-from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.placement import mesh_of
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.runs import checkpoint, manifest, metrics
 from transformer_jax.runs.checkpoint import Checkpointer

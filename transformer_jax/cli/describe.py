@@ -121,7 +121,7 @@ class Describe(RunCommand):
         Raises:
             ConfigError: There is no such device.
         """
-        from transformer_jax.parallel.target import plan_target
+        from transformer_jax.parallel.device_catalog import plan_target
         from transformer_jax.planning.kernels import model_kernels
         from transformer_jax.planning.programs import Shape
         from transformer_jax.recipes.begin import dtype_of

@@ -30,7 +30,7 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
         ConfigError: This kind of run has no plan, or the run does not fit; then the message
             suggests the nearest settings that do.
     """
-    from transformer_jax.parallel.target import plan_target
+    from transformer_jax.parallel.device_catalog import plan_target
     from transformer_jax.planning import plan
     from transformer_jax.planning.programs import mesh_on
     from transformer_jax.recipes.begin import for_device

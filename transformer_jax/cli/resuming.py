@@ -34,7 +34,7 @@ def agree(command: str, asked: Any) -> None:
     """Refuses processes of one run with different commands or versions."""
     import jax
 
-    from transformer_jax.parallel.agreement import check_same
+    from transformer_jax.parallel.process_consistency import check_same
     from transformer_jax.runs.config_guard import leaves
 
     settings = leaves(dataclasses.asdict(asked))

@@ -76,7 +76,7 @@ class PredictionCommand(RunCommand):
             if self.mesh == MeshFlags():
                 yield
                 return
-            from transformer_jax.parallel.inference import inference_mesh, loading_on
+            from transformer_jax.parallel.placement import inference_mesh, loading_on
             from transformer_jax.parallel.settings import MeshConfig
 
             with loading_on(inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))):

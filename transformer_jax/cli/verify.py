@@ -110,7 +110,7 @@ def _dense(run: "RunDirectory") -> str:
     Raises:
         CheckpointError: The layer is damaged.
     """
-    from transformer_jax.interop.dense import read_dense
+    from transformer_jax.interop.sentence_dense import read_dense
 
     try:
         fields = run.read_config(check=False)

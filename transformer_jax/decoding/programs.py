@@ -31,7 +31,7 @@ from transformer_jax.decoding.search_state import (
 )
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
 from transformer_jax.models.protocol import Decodable
-from transformer_jax.parallel.inference import MeshProgram, split_model
+from transformer_jax.parallel.placement import MeshProgram, split_model
 
 __all__ = [
     "MoreTokens",

@@ -17,7 +17,7 @@ from transformer_jax.decoding.requests import Continuation
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.parallel.inference import round_up_rows
+from transformer_jax.parallel.placement import round_up_rows
 
 __all__ = ["BeamSearch", "BeamSearcher", "every_text", "scorer_after", "tree_of_beams"]
 

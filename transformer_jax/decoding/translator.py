@@ -30,7 +30,7 @@ from transformer_jax.decoding.search_views import BeamSearch
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.parallel.inference import mesh_of, prepared, round_up_rows, split_model
+from transformer_jax.parallel.placement import mesh_of, prepared, round_up_rows, split_model
 
 __all__ = ["Translator", "compaction_sizes"]
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Shaped
 
-from transformer_jax.parallel.inference import MeshProgram, mesh_of, split_model
+from transformer_jax.parallel.placement import MeshProgram, mesh_of, split_model
 
 __all__ = ["Outputs", "few", "program", "stride"]
 

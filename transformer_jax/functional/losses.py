@@ -13,7 +13,7 @@ from transformer_jax.functional.kernels.vocabulary import TABLE_AXES
 from transformer_jax.functional.layers import soft_cap
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.real_arguments import computed_by, real_arguments
-from transformer_jax.functional.trained_rows import with_gradient_of_rows
+from transformer_jax.functional.sparse_table_gradient import with_gradient_of_rows
 
 __all__ = ["OutputTable", "cross_entropy", "linear_cross_entropy", "token_cross_entropy"]
 

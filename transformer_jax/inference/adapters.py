@@ -28,7 +28,7 @@ from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
 from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.parallel.inference import mesh_of, shard_parameters
+from transformer_jax.parallel.placement import mesh_of, shard_parameters
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.adapters import (

@@ -13,7 +13,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.parallel.inference import split_model
+from transformer_jax.parallel.placement import split_model
 
 __all__ = ["ImageCaptioner", "Picture"]
 

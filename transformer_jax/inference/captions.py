@@ -45,7 +45,7 @@ from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import GeneratedText
 from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.parallel.inference import mesh_of
+from transformer_jax.parallel.placement import mesh_of
 from transformer_jax.visual.heat_maps import HeatMaps, word_maps
 
 __all__ = ["CaptionPredictor", "encoder_of"]

@@ -12,7 +12,7 @@ from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.placement import MeshProgram
 
 __all__ = ["EncoderMeans"]
 

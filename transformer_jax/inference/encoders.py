@@ -135,7 +135,7 @@ def load_vectors(
         template = SpecialTokensTemplate(before, (tokenizer.eos,), after)
     vectors = Embedder(model, tokenizer, length=length, tokens=tokens, template=template)
     if sentences:
-        from transformer_jax.interop.dense import read_head
+        from transformer_jax.interop.sentence_dense import read_head
 
         vectors.dense = read_head(run.path, sentence, vectors.width)
     return vectors, prompted(run, prepare, prompt)

@@ -29,7 +29,7 @@ from transformer_jax.inference.runs import (
     open_directory,
     source_as_trained,
 )
-from transformer_jax.parallel.inference import mesh_of
+from transformer_jax.parallel.placement import mesh_of
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
 from transformer_jax.inference.retrieval import TextReader, retrieval_scores
 from transformer_jax.inference.runs import as_trained, open_directory
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.placement import MeshProgram
 
 __all__ = ["TEMPLATE", "ImageTextPredictor", "check_labels"]
 

@@ -24,7 +24,7 @@ from transformer_jax.inference.results import classification
 from transformer_jax.inference.runs import open_directory
 from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.models.vision import VisionEncoder
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.placement import MeshProgram
 from transformer_jax.runs.run_directory import group_of
 
 __all__ = ["ImagePredictor", "is_single", "picture_batches", "pictures_of", "pixels_of"]

@@ -84,7 +84,7 @@ def load(
     from transformer_jax.core.trees import default_device
     from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.models.layers.replace import with_attention_kernels
-    from transformer_jax.parallel.inference import loading_mesh, shard_parameters
+    from transformer_jax.parallel.placement import loading_mesh, shard_parameters
     from transformer_jax.runs.checkpoint_reader import check_parameters
 
     loaded = run.load_params(which, average=average)
@@ -160,7 +160,7 @@ def load_language(
     if is_ngram_run(run):
         from transformer_jax.decoding.ngram import NgramLanguageModel
         from transformer_jax.models.ngram import NgramModel
-        from transformer_jax.parallel.inference import loading_mesh
+        from transformer_jax.parallel.placement import loading_mesh
 
         if checkpoint not in ("best", "last"):
             raise ConfigError(f"{path}: an n-gram model has no steps: leave checkpoint out")

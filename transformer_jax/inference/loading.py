@@ -16,7 +16,7 @@ from transformer_jax.core.storage.urls import url_of
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.load_run import chosen_checkpoint
 from transformer_jax.inference.runs import family, of_training, open_directory
-from transformer_jax.parallel.inference import loading_mesh, loading_on
+from transformer_jax.parallel.placement import loading_mesh, loading_on
 from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.runs.config_guard import changed_config
 

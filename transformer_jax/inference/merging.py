@@ -25,7 +25,6 @@ from transformer_jax.inference.adapters import (
 from transformer_jax.inference.load_run import chosen_checkpoint
 from transformer_jax.inference.runs import family, is_ngram_run, open_directory
 from transformer_jax.interop.config_reader import is_hf_checkpoint
-from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import (
@@ -35,6 +34,7 @@ from transformer_jax.interop.hf_run_directory import (
     save_converted,
 )
 from transformer_jax.interop.peft import is_peft_folder, write_peft
+from transformer_jax.interop.sentence_dense import copy_dense
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.adapters import is_adapter_run, merge_adapter, of_run

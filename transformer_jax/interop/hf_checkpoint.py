@@ -23,10 +23,10 @@ from transformer_jax.core.trees import default_device, flatten_dict, unflatten_d
 from transformer_jax.interop.config_reader import ConfigReader, diagnose_config, read_config
 from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping, Tensors
-from transformer_jax.interop.headers import FLOATS
-from transformer_jax.interop.memory import Memory, Shared, aligned
+from transformer_jax.interop.safetensors_header import FLOATS
 from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
+from transformer_jax.interop.tensor_memory import Memory, Shared, aligned
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, DataError
-from transformer_jax.interop.dense import copy_dense
+from transformer_jax.interop.sentence_dense import copy_dense
 from transformer_jax.interop.tensor_files import WEIGHTS
 from transformer_jax.interop.tokenizer_settings import read_json, read_settings
 

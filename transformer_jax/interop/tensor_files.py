@@ -20,7 +20,7 @@ import numpy as np
 
 from transformer_jax.core.errors import CheckpointError, no_such_run
 from transformer_jax.interop.bounded_json import Cursor
-from transformer_jax.interop.headers import (
+from transformer_jax.interop.safetensors_header import (
     LARGEST_HEADER,
     MOST_KEYS,
     TYPES,
@@ -29,7 +29,7 @@ from transformer_jax.interop.headers import (
     name_problem,
     read_header,
 )
-from transformer_jax.interop.memory import LINE, Memory, aligned
+from transformer_jax.interop.tensor_memory import LINE, Memory, aligned
 from transformer_jax.interop.wrapped_names import unwrapped_names
 
 __all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "inside", "open_tensors"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.interop.family import TensorMapping
-from transformer_jax.interop.memory import Memory, aligned
+from transformer_jax.interop.tensor_memory import Memory, aligned
 
 __all__ = ["from_hf", "hf_shape", "needs_copy", "to_hf"]
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.output_files import draft_file
-from transformer_jax.interop.headers import TYPES, name_problem
+from transformer_jax.interop.safetensors_header import TYPES, name_problem
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS
 
 __all__ = ["write_tensors"]

@@ -16,7 +16,7 @@ from transformer_jax.models.costs.components import head_sizes
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import RecurrentConfig
-from transformer_jax.parallel.target import Target
+from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.planning.programs import Shape, mesh_on, parts_of
 from transformer_jax.training.step import Objective
 
@@ -39,7 +39,7 @@ def attention_kernels(
         training: Whether the step is for training, or for evaluation without dropout.
 
     Example:
-        >>> from transformer_jax.parallel.target import plan_target
+        >>> from transformer_jax.parallel.device_catalog import plan_target
         >>> from transformer_jax.recipes.begin import for_device
         >>> from transformer_jax.recipes.registry import named_runs
         >>> target = plan_target("80GiB")
@@ -66,7 +66,7 @@ def model_kernels(
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
-        >>> from transformer_jax.parallel.target import plan_target
+        >>> from transformer_jax.parallel.device_catalog import plan_target
         >>> config, target = PRESETS["vit_base"], plan_target("v5e:1x1")
         >>> model_kernels(config, target, Shape(8, 1), 1, training=False)["encoder"].why
         '197 queries and 197 keys are not both multiples of 128'

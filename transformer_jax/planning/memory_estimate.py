@@ -27,8 +27,8 @@ from transformer_jax.models.costs.activations import (
 from transformer_jax.models.costs.components import head_sizes, itemsize, slot_bytes
 from transformer_jax.models.layers.parameters import map_parameters
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like
-from transformer_jax.parallel.target import Target
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.programs import STEPS, Shape, decoding_shape, mesh_on, parts_of
 from transformer_jax.recipes.parts import Parts

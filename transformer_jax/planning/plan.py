@@ -15,10 +15,10 @@ from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.partition import merging
 from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.parallel.device_catalog import Target, compile_only
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
-from transformer_jax.parallel.target import Target, compile_only
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.memory_estimate import Estimate, estimate
 from transformer_jax.planning.programs import (

@@ -23,10 +23,10 @@ from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.layers.parameters import map_parameters, parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.making import make_model
-from transformer_jax.parallel.inference import prepare_for_decoding
+from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
+from transformer_jax.parallel.placement import prepare_for_decoding
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, shardings
-from transformer_jax.parallel.target import Target
 from transformer_jax.recipes.parts import BatchShapes, Parts
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.settings import ExampleBatches, RowBatches, start_config

@@ -143,7 +143,7 @@ def score(
     without the source.
     """
     from transformer_jax.models.partition import merging
-    from transformer_jax.parallel.inference import MeshProgram
+    from transformer_jax.parallel.placement import MeshProgram
     from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
     from transformer_jax.training.objectives import sequence_to_sequence
     from transformer_jax.training.state import split

@@ -219,7 +219,7 @@ def score(
 ) -> dict[str, dict[str, float]]:
     """Prints and returns the metrics of a model on the test texts, or else on validation texts."""
     from transformer_jax.models.partition import merging
-    from transformer_jax.parallel.inference import MeshProgram
+    from transformer_jax.parallel.placement import MeshProgram
     from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store, pretraining_plan
     from transformer_jax.training.objectives import masked_lm
     from transformer_jax.training.state import split

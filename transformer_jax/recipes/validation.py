@@ -38,7 +38,7 @@ def validate(
         CheckpointError: The checkpoint does not exist, or is damaged.
     """
     from transformer_jax.inference.load_run import chosen_checkpoint
-    from transformer_jax.parallel.inference import loading_mesh
+    from transformer_jax.parallel.placement import loading_mesh
     from transformer_jax.parallel.sharding import num_batch_shards
     from transformer_jax.training.validation import validate_checkpoint
 

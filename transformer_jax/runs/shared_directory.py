@@ -5,8 +5,8 @@ import socket
 import time
 
 from transformer_jax.core.errors import CheckpointError
-from transformer_jax.parallel.agreement import gather_json
 from transformer_jax.parallel.mesh import broadcast_json
+from transformer_jax.parallel.process_consistency import gather_json
 from transformer_jax.runs.lock import held_token, lock_token
 
 __all__ = ["check_shared"]

@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.core.task_progress import duration, log
-from transformer_jax.parallel.target import DEVICES
+from transformer_jax.parallel.device_catalog import DEVICES
 
 __all__ = [
     "Profiler",

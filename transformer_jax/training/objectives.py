@@ -17,7 +17,7 @@ from transformer_jax.functional.contrastive import (
 )
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
-from transformer_jax.functional.mixing import mix_images
+from transformer_jax.functional.mixup import mix_images
 from transformer_jax.functional.partitioning import constrain
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.micro_batches import Compared

@@ -21,9 +21,9 @@ from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.models.layers.parameters import Parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.parallel.agreement import check_same
 from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import is_main_process, make_mesh, sync_global_devices
+from transformer_jax.parallel.process_consistency import check_same
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.runs.config_guard import latest_manifest, refuse_weights_alone

@@ -21,7 +21,7 @@ from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import replaced, with_attention_kernels
-from transformer_jax.parallel.inference import prepare_for_decoding
+from transformer_jax.parallel.placement import prepare_for_decoding
 from transformer_jax.parallel.sharding import shardings
 
 CONFIG = TransformerConfig(

@@ -179,7 +179,7 @@ def test_the_command_prints_the_file(capsys):
 
 def test_a_plan_of_several_machines_is_one_of_train_too():
     """``launch --plan`` takes the targets of ``train --plan``, with the same devices."""
-    from transformer_jax.parallel.target import plan_target
+    from transformer_jax.parallel.device_catalog import plan_target
 
     words = ["train", "small"]
     assert render("slurm", words, Cluster("h200:2x8")) == render(

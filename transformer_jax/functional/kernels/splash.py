@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.parts import LANES
+from transformer_jax.functional.reduce_scatter import LANES
 from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores
 
 __all__ = ["run", "run_part", "supports"]

@@ -7,7 +7,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int
 
-from transformer_jax.functional.parts import LANES, reduce_scatter
+from transformer_jax.functional.reduce_scatter import LANES, reduce_scatter
 
 __all__ = ["PADDING", "TABLE_AXES", "TableParts", "VocabularySplit"]
 

@@ -13,7 +13,7 @@ from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.positions import sinusoidal, sinusoidal_2d
-from transformer_jax.functional.trained_rows import put_rows, replace_taken
+from transformer_jax.functional.sparse_table_gradient import put_rows, replace_taken
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Linear, initial_key
 from transformer_jax.models.layers.parameters import logical_axes

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.parallel.target import DEVICES
+from transformer_jax.parallel.device_catalog import DEVICES
 
 __all__ = ["KINDS", "Cluster", "count_devices", "render"]
 

@@ -25,7 +25,7 @@ from transformer_jax.inference.retrieval import TextReader, retrieval_scores
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.two_towers import TwoTowers
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.placement import MeshProgram
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.image_task import ImageBatching, open_stores

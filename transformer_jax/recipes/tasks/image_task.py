@@ -26,7 +26,7 @@ from transformer_jax.evaluation.classification import accuracy, macro_f1
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.vision import ImageClassifier
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.placement import MeshProgram
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.picture_data import picture_data
 from transformer_jax.recipes.tasks.scores import table

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.interop.headers import FLOATS
+from transformer_jax.interop.safetensors_header import FLOATS
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside, open_tensors
 from transformer_jax.interop.tensor_writer import write_tensors
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.interop.memory import Shared
+from transformer_jax.interop.tensor_memory import Shared
 
 SIZES = [3, 700, 1 << 14, (1 << 14) + 1, 1 << 18, (1 << 20) + 7]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.functional.losses import token_cross_entropy
-from transformer_jax.functional.mixing import mix_images
+from transformer_jax.functional.mixup import mix_images
 from transformer_jax.training.objectives import image_classification
 
 B = 6
