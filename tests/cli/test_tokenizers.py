@@ -51,6 +51,10 @@ def test_b21_kinds_of_tokenizers_are_compared_on_a_text(file, tmp_path, capfd):
     assert (words["tokens"], words["unknown"], words["restored"]) == (5, 2, 0)
     assert words["tokens_per_word"] == 1.0
     assert words["unknown_rate"] == 0.4
+    assert (words["characters"], words["unknown_characters"]) == (14, 5)
+    assert words["unknown_character_rate"] == 5 / 14
+    assert "unknown tokens" in out[0]
+    assert "unknown characters" in out[0]
     lossless = ("bpe", "unigram", "bytes")
     assert all(rows[kind]["unknown"] == 0 and rows[kind]["restored"] == 1 for kind in lossless)
 

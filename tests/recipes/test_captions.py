@@ -168,9 +168,8 @@ def test_an_exported_captioner_is_the_same_model(run, pictures, tmp_path, capfd)
     assert main(["caption", str(folder), picture]) == 0
     assert "1 of 1 caption reached the length limit of the generation" in capfd.readouterr().err
     assert main(["caption", str(folder), picture, "--max-len-b", "4"]) == 0
-    assert "its generation config is not applied, since transformers does not" in (
-        capfd.readouterr().err
-    )
+    said = "its generation config (num_beams, suppress_tokens) is not applied, since transformers"
+    assert f"{folder}: {said}" in capfd.readouterr().err
     converted = tmp_path / "converted"
     assert main(["convert", str(folder), str(converted)]) == 0
     trees = [params_of(path, "best") for path in (run, converted)]

@@ -69,10 +69,10 @@ class Chat(ChatFlags, PredictionCommand):
         change = longer(self.context, self.rope_interpolation)
         from transformer_jax.inference.chat_session import ChatSession
         from transformer_jax.inference.chats import load_chat
-        from transformer_jax.inference.generation_settings import note_unused
+        from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.runs import as_trained
 
-        note_unused(self.run)
+        note_unused(self.run, GivenSearch(self.given(), self.FLAGS, has_hf=False))
         prepare = as_trained(self.run, trim=False)
         model = load_chat(
             self.run,

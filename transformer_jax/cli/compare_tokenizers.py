@@ -23,7 +23,7 @@ __all__ = ["CompareTokenizers"]
 
 @dataclasses.dataclass(frozen=True)
 class CompareTokenizers(RunCommand):
-    """Compare kinds of tokenizers on a text: tokens per byte and per word, unknown tokens.
+    """Compare kinds of tokenizers on a text: tokens per byte and word, unknown tokens and text.
 
     One of each kind is trained on FILE.
     """
@@ -90,7 +90,8 @@ def _row_name(path: Path) -> str:
 
 
 def _table(rows: "dict[str, Compression]") -> str:
-    head = ("tokenizer", "vocabulary", "tokens/byte", "tokens/word", "unknown", "restored")
+    head = ("tokenizer", "vocabulary", "tokens/byte", "tokens/word", "unknown tokens",
+            "unknown characters", "restored")  # fmt: skip
     cells = [
         (
             name,
@@ -98,6 +99,7 @@ def _table(rows: "dict[str, Compression]") -> str:
             f"{row.tokens_per_byte:.3f}",
             f"{row.tokens_per_word:.2f}",
             f"{row.unknown_rate:.2%}",
+            f"{row.coverage.share:.2%}",
             f"{row.restored_rate:.1%}",
         )
         for name, row in rows.items()
@@ -107,4 +109,10 @@ def _table(rows: "dict[str, Compression]") -> str:
 
 def _fields(row: "Compression") -> dict[str, Any]:
     names = ("tokens_per_byte", "tokens_per_word", "unknown_rate", "restored_rate")
-    return dataclasses.asdict(row) | {name: getattr(row, name) for name in names}
+    fields = dataclasses.asdict(row) | {name: getattr(row, name) for name in names}
+    coverage = fields.pop("coverage")
+    return fields | {
+        "characters": coverage["characters"],
+        "unknown_characters": coverage["unknown"],
+        "unknown_character_rate": row.coverage.share,
+    }

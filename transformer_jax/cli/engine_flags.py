@@ -61,6 +61,13 @@ class EngineCommand(PredictionCommand):
         with super().loading():
             yield
 
+    def search_choices(self) -> tuple[list[str], bool]:
+        """Returns the settings that are flags on this engine, and whether hf is a choice."""
+        names: tuple[str, ...] = getattr(self, "FLAGS", ())
+        if self.engine == "jax":
+            return list(names), True
+        return [name for name in names if name not in self.NOT_THERE], False
+
     def check_engine(self) -> None:
         """Refuses flags that the engine does not support.
 

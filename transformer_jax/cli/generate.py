@@ -92,10 +92,10 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         if self.beam_tree is not None and asked[0].num_beams == 1:
             raise ConfigError("--beam-tree draws beam search: give --num-beams 2 or more")
         from transformer_jax.decoding.requests import numbered
-        from transformer_jax.inference.generation_settings import note_unused
+        from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.runs import as_trained, is_ngram_run, open_directory
 
-        note_unused(self.run)
+        note_unused(self.run, GivenSearch(self.given(), *self.search_choices()))
         prepare = as_trained(self.run, trim=False)
         # Number the requests here: the model gets one window of them at a time.
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])

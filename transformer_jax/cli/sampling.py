@@ -48,8 +48,10 @@ class SamplingCommand(SamplingFlags, PredictionCommand):
             CheckpointError: The run does not exist, or its ``config.json`` is damaged.
         """
         from transformer_jax.decoding.requests import GenerationRequest
+        from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.runs import as_trained
 
+        note_unused(run, GivenSearch(self.given(), self.FLAGS, has_hf=False))
         prepare = as_trained(run, trim=False)
         base = GenerationRequest.of("", self.generation(num_return_sequences=samples))
         asked = lambda prompt: (
@@ -129,11 +131,9 @@ def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler
         CheckpointError: The run does not exist, or is damaged.
     """
     from transformer_jax.inference.chats import load_chat
-    from transformer_jax.inference.generation_settings import note_unused
     from transformer_jax.inference.load_run import load_language
     from transformer_jax.inference.runs import as_trained
 
-    note_unused(run)
     prepare = as_trained(run, trim=False)
     if not conversational:
         return Sampler(load_language(run, checkpoint), None, prepare)

@@ -78,10 +78,11 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         if self.generation_config == "hf":
             return self.by_generation_config()
         search, batching = self.options()
-        from transformer_jax.inference.generation_settings import note_unused
+        from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.runs import direction_of, open_directory, source_as_trained
 
-        note_unused(self.run)
+        sampling = "" if self.sample else "--sample"
+        note_unused(self.run, GivenSearch(self.given(), *self.search_choices(), sampling=sampling))
         with self.destination() as out:
             translator = self.translator(search, batching)
             run: Any = open_directory(self.run)

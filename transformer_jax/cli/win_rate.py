@@ -118,8 +118,8 @@ class WinRateCommand(SamplingCommand):
             DataError: No prompt fits in both contexts.
         """
         runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
-        models = [load_sampler(run, self.checkpoint, conversational=conversational) for run in runs]
         requests = [self.requests(run, prompts, self.samples) for run in runs]
+        models = [load_sampler(run, self.checkpoint, conversational=conversational) for run in runs]
         fit = [
             all(model.reads(one) for model, one in zip(models, both, strict=True))
             for both in zip(*requests, strict=True)

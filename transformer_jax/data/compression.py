@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from transformer_jax.data.coverage import Coverage, text_coverage
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.words import blank_words
@@ -22,6 +23,7 @@ class Compression:
         bytes: Number of bytes in UTF-8.
         texts: Number of texts.
         restored: Number of texts that decode to themselves, up to composed characters.
+        coverage: The characters of texts that the tokenizer knows, see :func:`.text_coverage`.
     """
 
     vocab_size: int
@@ -31,6 +33,7 @@ class Compression:
     bytes: int
     texts: int
     restored: int
+    coverage: Coverage
 
     @property
     def tokens_per_byte(self) -> float:
@@ -44,7 +47,7 @@ class Compression:
 
     @property
     def unknown_rate(self) -> float:
-        """Returns the share of unknown tokens."""
+        """Returns the share of unknown tokens, each of which may stand for much or little text."""
         return self.unknown / max(self.tokens, 1)
 
     @property
@@ -56,7 +59,7 @@ class Compression:
 def compression(
     tokenizer: Tokenizer, texts: Sequence[str], originals: Sequence[str] | None = None
 ) -> Compression:
-    """Counts tokens, words and bytes of texts, and texts that decode to themselves.
+    """Counts tokens, words, bytes and unknown characters, and texts that decode to themselves.
 
     Args:
         tokenizer: The tokenizer to measure.
@@ -71,9 +74,12 @@ def compression(
         (12, 3, 12, 2)
         >>> compression(train_tokenizer("bytes", []), ["né"], ["NÉ"]).restored
         0
+        >>> words = compression(train_tokenizer("words", ["a"]), ["a much"])
+        >>> words.unknown_rate, words.coverage.share
+        (0.5, 0.8)
     """
     rows = tokenizer.encode_batch(texts)
-    again = tokenizer.decode_batch(rows)
+    again, coverage = tokenizer.decode_batch(rows), text_coverage(texts, tokenizer)
     texts = texts if originals is None else originals
     return Compression(
         vocab_size=tokenizer.vocab_size,
@@ -83,4 +89,5 @@ def compression(
         bytes=sum(len(text.encode("utf-8", "surrogatepass")) for text in texts),
         texts=len(texts),
         restored=sum(a == compose(b) for a, b in zip(again, texts, strict=True)),
+        coverage=coverage,
     )

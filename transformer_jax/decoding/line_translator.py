@@ -18,14 +18,20 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer, frame_of
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.recurrent_config import ModelConfig
 
-__all__ = ["Directions", "LineTranslator", "each_direction", "sampled"]
+__all__ = [
+    "TRANSLATOR_SETTINGS",
+    "Directions",
+    "LineTranslator",
+    "each_direction",
+    "sampled",
+]
 
 Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one per line
 Find: TypeAlias = Callable[[GenerationSequence], list[Continuation]]
 
 
 # Settings of translators; all others need generation_config hf.
-_SETTINGS = (
+TRANSLATOR_SETTINGS = (
     *("max_new_tokens", "min_new_tokens", "max_length", "min_length", "num_beams"),
     *("num_return_sequences", "do_sample", "length_penalty", "temperature", "top_k", "top_p"),
     *("min_p", "at_limit", "normalization", "max_len_a", "max_len_b", "allow_unk", "seed"),
@@ -158,10 +164,10 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             ConfigError: Names the setting.
         """
         reason = "only generation_config hf (the search of transformers) supports it: leave it out"
-        config.refuse_settings(_SETTINGS, reason)
+        config.refuse_settings(TRANSLATOR_SETTINGS, reason)
         if not sampled(config):
             drawn = {"top_k", "top_p", "min_p"} | ({"temperature"} if config.temperature else set())
-            taken = [name for name in _SETTINGS if name not in drawn]
+            taken = [name for name in TRANSLATOR_SETTINGS if name not in drawn]
             config.refuse_settings(taken, "it is for sampling: set do_sample and num_beams 1")
         elif config.num_return_sequences > 1:
             raise ConfigError(

@@ -13,6 +13,7 @@ from transformer_jax.data.words import spellings
 from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = [
+    "TEXT_SETTINGS",
     "Continuation",
     "CountingLanguageModel",
     "FinishReason",
@@ -29,7 +30,7 @@ __all__ = [
 FinishReason = Literal["end", "stop", "length"]
 
 # Settings of language models; all others need generation_config hf.
-_SETTINGS = (
+TEXT_SETTINGS = (
     *("max_new_tokens", "min_new_tokens", "max_length", "num_beams", "num_return_sequences"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     *("no_repeat_ngram_size", "stop", "seed", "adapter"),
@@ -54,11 +55,11 @@ class GenerationRequest(GenerationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.refuse_settings(
-            _SETTINGS,
+            TEXT_SETTINGS,
             "only generation_config hf (the search of transformers) supports it: leave it out",
         )
         if self.num_beams > 1:
-            taken = [name for name in _SETTINGS if name not in _SAMPLING]
+            taken = [name for name in TEXT_SETTINGS if name not in _SAMPLING]
             self.refuse_settings(
                 taken,
                 f"needs sampling, but num_beams is {self.num_beams}: set num_beams to 1, or leave "

@@ -30,6 +30,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.inference.attention import TextAttention, one_text, translation_attention
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.captioner import ImageCaptioner, Picture
+from transformer_jax.inference.folder_generation import unused_settings
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
     changes_of,
@@ -158,9 +159,11 @@ class CaptionPredictor(Predictor):
         if mesh_of(nnx.state(self.model)) is not None:
             here.append("a mesh")
         if here:
+            own = open_directory(self._path).read_config()["published"]["generation"]
+            names = ", ".join(unused_settings(own, settings))
             log(
-                f"{self._path}: its generation config is not applied, since transformers does not "
-                f"search with {', '.join(here)}"
+                f"{self._path}: its generation config{names and f' ({names})'} is not applied, "
+                f"since transformers does not search with {', '.join(here)}"
             )
         return not here
 

@@ -24,12 +24,12 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.inference.base import Predictor, listed, warn_after, warn_of_texts
 from transformer_jax.inference.directions import DirectedPredictor, Languages
+from transformer_jax.inference.folder_generation import note_unused_here
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
     changes_of,
     generated,
     is_hf,
-    note_unused,
     refuse_hf,
     request_of,
     requests_of,
@@ -143,7 +143,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
                 )
             with warn_of_texts(self._hf.counts):
                 return _first(texts, [*map(generated, self._hf(given, changes, directions))])
-        note_unused(self._path)
+        note_unused_here(self, "translator", changes)
         search = TRANSLATION.changed(**self._usual | changes)
         lines, translator = map(self._prepare, given), self._translator
         with warn_of_texts(translator.counts), warn_if_limited(translator, search):
@@ -316,7 +316,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         changes = changes_of(generation_config, settings)
         if is_hf(generation_config):
             return _first(prompts, self._by_hf_config(listed(prompts), changes))
-        note_unused(self._path)
+        note_unused_here(self, "language model", changes)
         requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
         with warn_of_texts(self._language.counts):
             found = self._language.generate(requests)
@@ -364,7 +364,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
                 raise ConfigError(f"{name}: an answer is one text, sampled or greedy: leave it out")
         refuse_hf(generation_config, "answers")
         request = request_of("", changes)
-        note_unused(self._path)
+        note_unused_here(self, "language model", changes, has_hf=False)
         if self._chat is None:
             from transformer_jax.inference.chats import answering
 
@@ -384,7 +384,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
             **settings: See :meth:`generate`, except beams.
         """
         changes = changes_of(generation_config, settings)
-        note_unused(self._path)
+        note_unused_here(self, "language model", changes, has_hf=False)
         request = request_of(self._prepare(prompt), changes)
         return warn_after(self._language.stream(request), self._language.counts)
 

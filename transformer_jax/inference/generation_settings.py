@@ -2,15 +2,12 @@
 
 import contextlib
 import dataclasses
-import functools
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from transformer_jax.core.errors import ConfigError, plural
-from transformer_jax.core.task_progress import log
 from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.inference.results import GeneratedText, with_alternatives
@@ -24,7 +21,6 @@ __all__ = [
     "changes_of",
     "generated",
     "is_hf",
-    "note_unused",
     "refuse_hf",
     "request_of",
     "requests_of",
@@ -167,52 +163,6 @@ def search_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     if (penalty := evaluation.get("length_penalty")) is not None:
         settings["length_penalty"] = penalty
     return settings
-
-
-# Keys of a generation config that change texts, with the values that do not.
-_USUAL: Mapping[str, Any] = {
-    "max_length": 20, "max_new_tokens": None, "min_length": 0, "min_new_tokens": None,
-    "num_beams": 1, "length_penalty": 1.0, "early_stopping": False, "temperature": 1.0, "top_k": 50,
-    "top_p": 1.0, "min_p": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-    "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None, "sequence_bias": None,
-    "suppress_tokens": None, "begin_suppress_tokens": None, "forced_eos_token_id": None,
-    "exponential_decay_length_penalty": None,
-}  # fmt: skip
-
-
-def note_unused(path: str | os.PathLike[str]) -> None:
-    """Logs once which settings of a folder's generation config the search of this library ignores.
-
-    Ids of special tokens are not among them: each search uses them.
-
-    Args:
-        path: The run directory or Hugging Face folder.
-
-    Raises:
-        CheckpointError: The run does not exist, or its ``config.json`` is damaged.
-    """
-    run = open_directory(path)
-    published = run.read_config().get("published")
-    generation = published.get("generation") if isinstance(published, dict) else None
-    if not isinstance(generation, dict):
-        return
-    given = [
-        f"{name} {json.dumps(generation[name])[:40]}"
-        for name, usual in _USUAL.items()
-        if generation.get(name) not in (None, usual, [])
-    ]
-    if given:
-        _log_once(
-            f"{run.path}: this search ignores {', '.join(given[:6])}{', ...' if given[6:] else ''} "
-            f"of the folder's generation config: give them as settings, or search with "
-            f"--generation-config hf"
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def _log_once(line: str) -> None:
-    log(line)
 
 
 @contextlib.contextmanager

@@ -23,8 +23,10 @@ SearchFlags: Any = generation_flags(
 
 def beam_search(request: Any) -> GenerationConfig:
     """Returns the beam search of the flags, by default with the run's length limit and penalty."""
+    from transformer_jax.inference.folder_generation import GivenSearch, note_unused
     from transformer_jax.inference.generation_settings import search_settings
 
+    note_unused(request.run, GivenSearch(request.given(), request.FLAGS, has_hf=False))
     search: GenerationConfig = request.generation(**search_settings(request.run) | request.given())
     return search
 
