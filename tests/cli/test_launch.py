@@ -1,5 +1,6 @@
 """``transformer-jax launch``: what it starts, and the mistakes that it refuses in one line."""
 
+import json
 import shlex
 import sys
 
@@ -129,6 +130,32 @@ def test_a_command_that_would_start_is_printed(tmp_path, monkeypatch, capsys, co
     assert main(["launch", *RENDER, "--", *command]) == 0
     assert shlex.join(command) in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "char", "--data.text", "lr=0.1/a,b.txt"],
+        ["instruct", "sft-cpu", "--data.train", "lr=0.1/a,b.txt", "--training.batch-size", "64"],
+        ["train", "babel"],
+        ["train", "small", "--data.pairs", "a-b=lr=0.1/a,lr=0.1/b", "b-c=lr=0.1/a"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_each_setting_that_is_a_file_is_looked_for_as_train_reads_it(
+    tmp_path, monkeypatch, capsys, command
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    said = [{"role": role, "content": role} for role in ("user", "assistant")]
+    for name in ("a", "b", "a,b.txt"):
+        (tmp_path / "lr=0.1" / name).write_text(json.dumps({"messages": said}) + "\n")
+    assert main(["launch", *RENDER, "--", *command]) == 0, capsys.readouterr().err
+    for name in ("a", "a,b.txt"):
+        (tmp_path / "lr=0.1" / name).unlink()
+    if command != ["train", "babel"]:
+        assert main(["launch", *RENDER, "--", *command]) == 2
+        assert "no such file (looked from" in capsys.readouterr().err
 
 
 def test_paths_of_a_cluster_are_not_looked_for_here(tmp_path, monkeypatch, capsys):

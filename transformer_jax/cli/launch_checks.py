@@ -16,11 +16,11 @@ from transformer_jax.core.storage.urls import url_of
 
 __all__ = ["check_command"]
 
-# Settings whose values are files or folders, beside those of the data.
+# Settings whose values are files, folders or runs. Those of the data may have parts, such as
+# data.test.source.
 _FILES = ("tokenizer.path", "model.embedding.init", "reward.file")
+_OF_DATA = ("images", "jsonl", "pairs", "source", "target", "test", "text", "train", "valid")
 _RUNS = ("init_from", "task.init_from", "init_encoder", "reward.run")
-# Settings of the data that are no files.
-_NO_FILES = ("data.read.", "data.audio.", "data.corpus", "data.tfds", "data.languages.")
 
 
 def check_command(words: Sequence[str], devices: int, plan: str, *, files: bool) -> None:
@@ -109,17 +109,20 @@ def _check_mesh(run: Any, devices: int, plan: str) -> None:
 
 def _paths(run: Any) -> Iterator[tuple[str, str]]:
     """Yields the files and folders of a run's settings, with the setting of each."""
+    from transformer_jax.data.pair_files import named_files
     from transformer_jax.runs.config_guard import leaves
 
     for name, value in leaves(dataclasses.asdict(run)).items():
-        of_data = name.startswith("data.") and not name.startswith(_NO_FILES)
-        if not (of_data or name in (*_FILES, *_RUNS)) or name == "data.languages":
+        group, _, rest = name.partition(".")
+        of_data = group == "data" and rest.partition(".")[0] in _OF_DATA
+        counts = name == "data.pairs" and _built_in(run)  # of sentences, a-b=10000
+        if not value or counts or not (of_data or name in (*_FILES, *_RUNS)):
             continue
-        for text in [value] if isinstance(value, str) else value or ():
-            if isinstance(text, str):
-                _, named, files = text.partition("=")  # de-en=FILE,FILE
-                for path in files.split(",") if named else [text]:
-                    yield name, path
+        if isinstance(value, str):
+            yield name, value
+        else:  # pairs of languages
+            for files in named_files(value, name).values():
+                yield from ((name, path) for path in files.split(","))
 
 
 def _check_there(paths: Sequence[tuple[str, str]]) -> None:
