@@ -11,6 +11,7 @@ import pytest
 from transformer_jax.cli.evaluation import evaluation_flags
 from transformer_jax.cli.flags import flags_of
 from transformer_jax.cli.main import main
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.recipes.registry import RECIPES, get_recipe
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -33,6 +34,26 @@ def evaluate(run, capfd, *flags):
     code = main(["evaluate", str(run), "--num-beams", "1", *map(str, flags)])
     out, err = capfd.readouterr()
     return code, out, err
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if get_recipe(name).evaluation])
+def test_a_wrong_value_is_refused_with_a_flag_of_the_command(recipe):
+    kind = evaluation_flags(recipe)
+    for name in {field.name for field in dataclasses.fields(kind)} - {"run", "mesh"}:
+        with pytest.raises(ConfigError) as refused:
+            kind(run="run", **{name: object()})
+        flag = str(refused.value).partition(" ")[0]
+        assert flag.removeprefix("--") in flags_of(kind)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(
+    trained_run, files, capfd, tmp_path
+):
+    for output in (tmp_path, files / "p.tsv" / "scores.txt", ""):
+        with_output = ["--data.pairs", files / "p.tsv", "--output", output]
+        code, out, err = evaluate(trained_run, capfd, *with_output)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: --output ")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import transformer_jax
 from transformer_jax.cli.field_flags import read_words
-from transformer_jax.cli.flags import check_flags, flags_of
+from transformer_jax.cli.flags import check_flags, flag_of, flags_of
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import Configuration, Range, field_types
 from transformer_jax.core.config_help import field_help
@@ -93,7 +93,7 @@ def refused(cls, name, value, found, must_name=""):
     try:
         cls(**needed(cls) | {name: value})
     except ConfigError as error:
-        flag = name.replace("_", "-")
+        flag = flag_of(cls, name)
         if name not in str(error) and flag not in str(error):
             found["unnamed"].append(f"{cls.__name__}.{name}={value!r}: {error}")
         if not alike(cls, name, value):

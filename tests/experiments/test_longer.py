@@ -9,8 +9,9 @@ from experiments import decoder_only
 from tests.experiments.language_runs import ALONE, LANGUAGE, WIDTHS, write_texts
 from tests.training.test_config_guard import as_json, sealed_run
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.documents import TextData
 from transformer_jax.recipes.language_model import LanguageRun
-from transformer_jax.recipes.longer import lengthen
+from transformer_jax.recipes.longer import lengthen, store_length
 from transformer_jax.runs.config_guard import latest_manifest
 from transformer_jax.training.settings import ScheduleConfig
 
@@ -29,10 +30,21 @@ def test_the_new_length_is_stored_with_the_run(tmp_path, capsys, name):
     directory = sealed_run(tmp_path / "run", as_json(run))
     longer = lengthen(run, directory, **{"steps": None, "epochs": None, name: 5})
     assert getattr(longer.training, name) == 5
+    store_length(longer, directory)
     assert directory.read_config()["training"][name] == 5  # as the checkpoints have it
     assert latest_manifest(directory.path)["config"]["training"][name] == 5
     assert lengthen(longer, directory, **{"steps": None, "epochs": None, name: 5}) == longer
     assert "schedule" not in capsys.readouterr().err
+
+
+def test_a_run_whose_data_cannot_be_read_is_no_longer_one(tmp_path, capsys):
+    text = str(tmp_path / "gone.txt")
+    run = dataclasses.replace(run_with(steps=2), data=TextData(text=text))
+    directory = sealed_run(tmp_path / "run", as_json(run))
+    before = directory.config.read_bytes()
+    assert decoder_only.main(["resume", str(directory.path), "--training.steps", "5", *ALONE]) != 0
+    assert "gone.txt" in capsys.readouterr().err
+    assert directory.config.read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", [("linear", 0), ("constant", 0.1), ("constant", None)])

@@ -41,6 +41,9 @@ def test_an_export_has_the_outputs_of_its_run(layout, command, shared, data, tmp
     assert main(["export", str(run), str(output)]) == 0
     fields = json.loads((output / "config.json").read_text())
     given = layouts.inputs_of(fields, layouts.random(f"{layout} {command}"))
+    if layout in layouts.CONTEXTS:  # longer texts have other angles in transformers
+        most = fields["max_position_embeddings"]
+        given = {name: value[:, :most] for name, value in given.items()}
     for name, value in mine(run, given).items():
         theirs = reference(output, fields, given, np.float32)[name]
         exact = reference(output, fields, given, np.float64)[name]

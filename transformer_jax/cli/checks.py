@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli.flags import positional
+from transformer_jax.cli.flags import flag_of, positional
 from transformer_jax.core.errors import ConfigError
 
 __all__ = ["check_text", "check_value", "check_values"]
@@ -47,7 +47,7 @@ def check_values(command: Any, group: str = "") -> None:
         ConfigError: It names the flag.
     """
     for field in dataclasses.fields(command):
-        value, flag = getattr(command, field.name), group + field.name.replace("_", "-")
+        value, flag = getattr(command, field.name), flag_of(type(command), field.name, group)
         if dataclasses.is_dataclass(value):
             check_values(value, f"{flag}.")
             continue

@@ -9,8 +9,10 @@ import tyro
 
 from transformer_jax.cli.flags import check_flags, flags_of
 from transformer_jax.cli.help import kinds_help
+from transformer_jax.cli.output import check_file
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import CheckpointError, ConfigError, no_such_run
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
@@ -27,7 +29,7 @@ class Evaluate(PredictionCommand):
     """The run directory."""
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
-    output: str | None = None
+    output: OutputPath | None = None
     """Output file: texts, one per line, or scores as JSON."""
 
 
@@ -82,6 +84,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         )
     _refuse_flags_of_others(path, recipe, arguments)
     request = parse_flags(evaluation_flags(recipe.name), program, arguments)
+    check_file("--output", request.output)
     from transformer_jax.recipes import driver
 
     with request.loading():

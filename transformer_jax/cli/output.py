@@ -99,15 +99,20 @@ def waiting(what: str) -> None:
         note(f"waiting for {what} at the terminal, one per line; Ctrl-D ends")
 
 
-def check_file(flag: str, path: Path | None, suffixes: Sequence[str]) -> None:
+def check_file(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Refuses a file that could not be written, before any work; None passes.
+
+    Args:
+        flag: Its flag, for messages.
+        path: The file.
+        suffixes: The ends of its name that are allowed; empty allows all.
 
     Raises:
         ConfigError: The suffix is wrong, the path is a folder, or its folder cannot be written.
     """
     if path is None:
         return
-    if path.suffix not in suffixes:
+    if suffixes and path.suffix not in suffixes:
         raise ConfigError(f"{flag} {path}: the name ends in {', '.join(suffixes)}")
     if os.path.isdir(path):
         raise ConfigError(f"{flag} {path}: this is a folder: name a file")

@@ -10,7 +10,7 @@ import tyro
 
 from transformer_jax import __version__
 from transformer_jax.cli.errors import run_log
-from transformer_jax.cli.flags import flags_of
+from transformer_jax.cli.flags import flag_of, flags_of
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.core.config_fields import Configuration, Count
@@ -143,7 +143,7 @@ def _continue(path: str, change: Callable[[Any], Any], longer: Longer = Longer()
     from transformer_jax.core.task_progress import log
     from transformer_jax.recipes import driver
     from transformer_jax.recipes.checks import check_room
-    from transformer_jax.recipes.longer import lengthen
+    from transformer_jax.recipes.longer import lengthen, store_length
     from transformer_jax.runs.manifest import steps
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -154,9 +154,13 @@ def _continue(path: str, change: Callable[[Any], Any], longer: Longer = Longer()
         if not steps(directory.checkpoints):
             log(f"{path}: has no checkpoint yet: training begins at step 0")
         check_room(run)
+        begun = run
         if longer != Longer():
             run = lengthen(run, directory, longer.steps, longer.epochs)
-        return driver.train(run, directory, driver.open_data(run))
+        data = driver.open_data(run)
+        if run is not begun:
+            store_length(run, directory)
+        return driver.train(run, directory, data)
 
 
 def resume_as_asked(asked: Any, named: Any) -> int:
@@ -190,7 +194,7 @@ def resume_as_asked(asked: Any, named: Any) -> int:
             if name.endswith(_GROWS) and isinstance(has, list | tuple):
                 has = tuple(has[: len(value)])  # the run's own tokens follow the given ones
             if name.partition(".")[0] not in _MAY_CHANGE and has != value:
-                flag = f"--{name.replace('_', '-')}"
+                flag = f"--{_flag_of(asked, name)}"
                 longer = ""
                 if name in _LENGTHS and has is not None and value > has:
                     line = command_line("resume", asked.output, flag, str(value))
@@ -208,6 +212,15 @@ def resume_as_asked(asked: Any, named: Any) -> int:
         )
 
     return _continue(asked.output, change)
+
+
+def _flag_of(run: Any, name: str) -> str:
+    """Returns the flag of a setting, such as ``init-from`` of ``task.init_from``."""
+    *groups, last = name.split(".")
+    for group in groups:
+        run = getattr(run, group)
+    prefix = "".join(f"{group.replace('_', '-')}." for group in groups)
+    return flag_of(type(run), last, prefix)
 
 
 def unfinished(directory: Any) -> Any:

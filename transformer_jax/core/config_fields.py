@@ -285,7 +285,7 @@ def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> Non
         if value is usual.get(name, dataclasses.MISSING):
             continue
         if (found := misfit(value, field_types(cls)[name], none)) is not None:
-            path = _path(cls.group, name)
+            path = _path(cls, name)
             hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
             shown = repr(value)[:80] if found.kind else _shown(value)
             raise FieldError(path, f"is {shown}: {found}{hint}")
@@ -306,10 +306,11 @@ def _fitting_defaults(cls: Any) -> dict[str, Any]:
     return {name: default for name, default in usual.items() if fits(name)}
 
 
-def _path(group: str, name: str) -> str:
-    if group == "--":
-        return f"--{name.replace('_', '-')}"
-    return f"{group}.{name}" if group else name
+def _path(cls: Any, name: str) -> str:
+    if cls.group != "--":
+        return f"{cls.group}.{name}" if cls.group else name
+    flags = (part for part in typing.get_args(field_types(cls)[name]) if isinstance(part, Flag))
+    return f"--{next((flag.name for flag in flags if flag.name), name.replace('_', '-'))}"
 
 
 def _shown(value: Any, most: int = 80) -> str:

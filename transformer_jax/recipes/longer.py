@@ -11,7 +11,7 @@ from transformer_jax.runs.lock import check_lock
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.settings import FALLING, ScheduleConfig, check_warmup
 
-__all__ = ["depends_on_length", "lengthen"]
+__all__ = ["depends_on_length", "lengthen", "store_length"]
 
 
 def depends_on_length(schedule: ScheduleConfig) -> bool:
@@ -28,7 +28,7 @@ def depends_on_length(schedule: ScheduleConfig) -> bool:
 
 
 def lengthen(run: Any, directory: RunDirectory, steps: int | None, epochs: int | None) -> Any:
-    """Returns the settings of a run with a later last step, and stores them with the run.
+    """Returns the settings of a run with a later last step; the same settings if it is there.
 
     If its learning rates do not depend on the number of steps, the longer run is bit for bit the
     run that began with it; otherwise a line tells where they change.
@@ -40,8 +40,7 @@ def lengthen(run: Any, directory: RunDirectory, steps: int | None, epochs: int |
         epochs: Passes over the training data; None leaves them to ``steps``.
 
     Raises:
-        ConfigError: Both are given, the run is as long already, or the warmup does not fit.
-        CheckpointError: The run cannot be written.
+        ConfigError: Both are given, the run is longer, or the warmup does not fit.
     """
     if steps is not None and epochs is not None:
         raise ConfigError("--training.steps and --training.epochs: give one of them")
@@ -69,21 +68,30 @@ def lengthen(run: Any, directory: RunDirectory, steps: int | None, epochs: int |
             f"{asked:,} {name}: after step {done} learning rates continue it, and differ from "
             f"those of a run that began with this length"
         )
-    _store(directory, name, asked)
     return dataclasses.replace(run, training=dataclasses.replace(training, **{name: asked}))
 
 
-def _store(directory: RunDirectory, name: str, value: int) -> None:
-    """Writes the number to ``config.json`` and to the manifests that it is compared with."""
+def store_length(run: Any, directory: RunDirectory) -> None:
+    """Writes the length to ``config.json`` and to the manifests that it is compared with.
+
+    Args:
+        run: The settings, from :func:`lengthen`.
+        directory: Of the run.
+
+    Raises:
+        CheckpointError: The run cannot be written.
+    """
+    given = {name: getattr(run.training, name) for name in ("steps", "epochs")}
+    lengths = {name: value for name, value in given.items() if value is not None}
     if is_main_process():
         fields = directory.read_config()
         check_lock(directory.path)
-        fields["training"][name] = value
+        fields["training"] |= lengths
         for step in manifest.steps(directory.checkpoints):
             path = directory.checkpoints / manifest.checkpoint_name(step)
             try:
                 said = manifest.read(path)
-                said["config"]["training"][name] = value
+                said["config"]["training"] |= lengths
                 manifest.rewrite(path, said)
             except (CheckpointError, KeyError, TypeError):
                 continue  # damaged: set aside when it is read

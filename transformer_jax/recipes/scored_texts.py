@@ -77,7 +77,7 @@ def required(request: Any, title: str, *names: str) -> list[str]:
     return values
 
 
-def write_lines(output: str | None, texts: Iterable[str]) -> int:
+def write_lines(output: Path | None, texts: Iterable[str]) -> int:
     """Writes texts to the file of ``--output``, one per line, and returns the exit code.
 
     Raises:
@@ -86,7 +86,7 @@ def write_lines(output: str | None, texts: Iterable[str]) -> int:
     if output is not None:
         try:
             lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
-            Path(output).write_text(lines, "utf-8")
+            output.write_text(lines, "utf-8")
         except OSError as error:
             raise ConfigError(f"--output {output}: {error.strerror}") from None
     return 0

@@ -137,7 +137,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(pad(i, cell) for i, cell in enumerate(row)) for row in rows)
 
 
-def write_scores(path: str | None, scores: Mapping[str, Any]) -> None:
+def write_scores(path: Path | None, scores: Mapping[str, Any]) -> None:
     """Writes results as JSON, if a file is given.
 
     Args:
@@ -150,6 +150,6 @@ def write_scores(path: str | None, scores: Mapping[str, Any]) -> None:
     if path is None:
         return
     try:
-        Path(path).write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+        path.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
     except OSError as error:
         raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from None
