@@ -20,7 +20,7 @@ from transformer_jax.decoding.requests import Continuation
 from transformer_jax.inference.encoding.batching import Batches
 from transformer_jax.inference.hf_generation import HFTextGenerator
 from transformer_jax.inference.load_run import load
-from transformer_jax.models.layers.stack import stack_blocks
+from transformer_jax.models.prepare import stack_blocks
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState

@@ -106,7 +106,7 @@ def text(rows=2, length=T, seed=0):
 def test_scanned_layers_are_looped_ones():
     config = VARIANTS["window"]
     scanned = dataclasses.replace(config, compute=ComputeConfig(scan_layers=True))
-    from transformer_jax.models.layers.stack import stack_blocks
+    from transformer_jax.models.prepare import stack_blocks
 
     params = dict(parts(config)[1])
     params["decoder"] = params["decoder"] | {"blocks": stack_blocks(params["decoder"]["blocks"])}

@@ -28,7 +28,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.models.layers.attention import Positions
-from transformer_jax.models.layers.stack import stack_blocks
+from transformer_jax.models.prepare import stack_blocks
 from transformer_jax.models.presets import PRESETS, bert
 
 V, D, T = 20, 16, 8

@@ -30,7 +30,8 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.embedding import Embed
-from transformer_jax.models.layers.stack import Stack, stack_blocks, unstack_blocks
+from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.prepare import stack_blocks, unstack_blocks
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.placement import prepare_for_decoding, split_model
 

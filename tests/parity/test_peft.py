@@ -23,8 +23,8 @@ from transformer_jax.inference.load_run import load
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft
+from transformer_jax.models.adapters import LoRALinear
 from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.lora import LoRALinear
 from transformer_jax.models.lora import with_adapters
 from transformer_jax.training.adapters import merge_adapter
 

@@ -10,7 +10,7 @@ from transformer_jax.functional.positions import rotary_frequencies
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.attention import frequencies_of
 from transformer_jax.models.layers.embedding import sinusoids
-from transformer_jax.models.layers.stack import unstack_blocks
+from transformer_jax.models.prepare import unstack_blocks
 
 __all__ = ["Layers"]
 

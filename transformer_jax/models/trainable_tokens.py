@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict, path_name, unflatten_dict
-from transformer_jax.models.layers.embedding import row_parameter, with_trained_rows
+from transformer_jax.models.adapters import row_parameter, with_trained_rows
 from transformer_jax.models.partition import Partition, overlay
 
 __all__ = ["put_in", "split_rows", "trainable_tokens"]

@@ -19,6 +19,7 @@ from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import replaced, with_attention_kernels
 from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.prepare import fuse_qkv, separate_blocks
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, shardings
@@ -225,11 +226,11 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
     """
 
     def unstack(path: str, module: Any) -> Any:
-        return module.unstacked() if isinstance(module, Stack) else None
+        return separate_blocks(module) if isinstance(module, Stack) else None
 
     def fuse(path: str, module: Any) -> Any:
         is_self = isinstance(module, Attention) and path.endswith("self_attention")
-        return module.with_fused_qkv() if is_self else None
+        return fuse_qkv(module) if is_self else None
 
     def transpose(path: str, module: Any) -> Any:
         is_plain = type(module) is Linear and "blocks/" in path

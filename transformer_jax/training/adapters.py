@@ -14,10 +14,11 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.low_rank import column_gain
-from transformer_jax.models.layers.lora import LEAVES, LoRALinear, SelectedLoRA
+from transformer_jax.models.adapters import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.models.layers.replace import replaced
 from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.lora import merged, not_finite, split_adapters
+from transformer_jax.models.prepare import separate_blocks
 from transformer_jax.models.trainable_tokens import put_in, split_rows
 from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.training.state import digest
@@ -213,7 +214,7 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
         CheckpointError: A scaled adapter is beyond the range of float32.
         ConfigError: An adapter has no matching linear map.
     """
-    unstack = lambda path, module: module.unstacked() if isinstance(module, Stack) else None
+    unstack = lambda path, module: separate_blocks(module) if isinstance(module, Stack) else None
     model, adapters = replaced(model, unstack), [adapter.unstacked() for adapter in adapters]
     names = {name for adapter in adapters for name in adapter.params}
 

@@ -15,6 +15,7 @@ from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, Tr
 from transformer_jax.models.layers.attention import Attention, Positions
 from transformer_jax.models.layers.block import Block, Memory
 from transformer_jax.models.layers.cache import LayerCache
+from transformer_jax.models.prepare import fuse_qkv
 
 B, T, S, D, N, K, H, U = 2, 5, 3, 12, 4, 2, 6, 5
 CONFIG = TransformerConfig(
@@ -136,7 +137,7 @@ def test_the_last_queries_and_their_weights_are_those_of_all():
 
 def test_a_prepared_layer_computes_the_same():
     part = attention()
-    fused = part.with_fused_qkv()
+    fused = fuse_qkv(part)
     assert fused.query is None
     both = lambda part, x, cache: [
         part(x, causal(), positions=POSITIONS, cache=c) for c in (None, cache)
@@ -161,7 +162,7 @@ def test_maps_that_are_not_plain_are_called():
     part.value = Doubled(part.value)
     found, wanted = (f(X, causal(), positions=POSITIONS)[0] for f in (part, plain))
     chex.assert_trees_all_close(found, wanted, atol=1e-5)
-    assert part.with_fused_qkv() is part
+    assert fuse_qkv(part) is part
 
 
 def test_a_block_reads_memory_from_its_cache():

@@ -18,6 +18,7 @@ from flax import nnx
 from transformer_jax import models
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
+from transformer_jax.models.adapters import LoRALinear, SelectedLoRA
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -51,7 +52,6 @@ from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.basic import FeedForward, Linear, LinearTransposed, Norm
 from transformer_jax.models.layers.block import Block, Memory
 from transformer_jax.models.layers.embedding import Embed, FeatureProjection, Head, TrainedRows
-from transformer_jax.models.layers.lora import LoRALinear, SelectedLoRA
 from transformer_jax.models.layers.mixer import ConvolutionMixer, RecurrentMixer
 from transformer_jax.models.layers.parameters import parameters, stacked, unstacked, values
 from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
@@ -60,7 +60,8 @@ from transformer_jax.models.layers.recurrent_attention import (
     GeneralScore,
     LocationScore,
 )
-from transformer_jax.models.layers.stack import Stack, stack_blocks, unstack_blocks
+from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.prepare import fuse_qkv, stack_blocks, unstack_blocks
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.recurrent_config import RecurrentConfig
@@ -171,7 +172,7 @@ CASES = {
         Attention, lambda rngs: Attention(BOTH, rngs=rngs), lambda m: m(X, last_n=1)[0], (B, 1, D),
     ),
     "Attention-fused": (
-        Attention, lambda rngs: Attention(BOTH, rngs=rngs).with_fused_qkv(), first, (B, T, D),
+        Attention, lambda rngs: fuse_qkv(Attention(BOTH, rngs=rngs)), first, (B, T, D),
     ),
     "RecurrentMixer": (
         RecurrentMixer, lambda rngs: RecurrentMixer(LSTM, causal=True, rngs=rngs), first, (B, T, D),

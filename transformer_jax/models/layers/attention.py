@@ -26,7 +26,6 @@ from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.config import PositionConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Linear, Norm
 from transformer_jax.models.layers.cache import KeysValues, LayerCache
-from transformer_jax.models.layers.lora import LoRALinear
 from transformer_jax.models.layers.parameters import logical_axes
 from transformer_jax.models.layers.summary import Summarized
 
@@ -78,8 +77,9 @@ class Attention(Summarized):
         self.key = Linear(D, self.K * self.H, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.value = Linear(D, self.K * self.U, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.out = Linear(self.N * self.U, D, ("heads", "embed"), bias=att.out_bias, rngs=rngs)
-        self.fused_qkv: Linear | None = None  # replaces the three maps, side by side
-        self.fused_groups = 1  # groups of adjacent query, key and value heads in it
+        # For decoding, prepare.fuse_qkv puts one map in place of the three.
+        self.fused_qkv: Linear | None = None
+        self.fused_groups = 1
         self.query_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
         self.key_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
 
@@ -114,7 +114,7 @@ class Attention(Summarized):
         if memory is None:
             q, k, v = self.split_qkv(self.project_qkv(x))
         else:
-            q, (k, v) = self.split_heads(self.query(x), self.N), memory
+            q, (k, v) = split_heads(self.query(x), self.N), memory
         q = q if self.query_norm is None else self.query_norm(q)
         if memory is None:
             k = k if self.key_norm is None else self.key_norm(k)
@@ -126,26 +126,31 @@ class Attention(Summarized):
             q, scores = q[:, :, skip:], scores.last_queries(last_n, skip)
         if on_weights is not None:
             on_weights(scores.weights(q, k))
-        return self.out(self.merge_heads(self.attend(q, k, v, scores, key))), cache
+        return self.out(merge_heads(self.attend(q, k, v, scores, key))), cache
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Computes keys and values of encoded states, for any number of queries."""
-        k, v = (self.split_heads(part(memory), self.K) for part in (self.key, self.value))
+        k, v = (split_heads(part(memory), self.K) for part in (self.key, self.value))
         return (k if self.key_norm is None else self.key_norm(k)), v
 
-    def attend(self, q, k, v, scores, key=None):
-        """Computes attention of heads-first arrays, with the configured kernel.
+    def attend(
+        self,
+        q: Float[Array, "B N T H"],
+        k: Float[Array, "C _ S H"],
+        v: Float[Array, "C _ S U"],
+        scores: Scores,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B N T U"]:
+        """Computes ``softmax(score(q, k) + bias) v`` under the mask of ``scores``.
 
-        A cache holds the heads of all sequences as the heads of a single one; queries are then
-        reshaped in the same way.
+        ``C`` is ``B``, or 1 for a cache, which holds the heads of all texts as the heads of one.
         """
         B, N, T, _ = q.shape
         if k.shape[0] != B:
             q = q.reshape(1, B * N, *q.shape[2:])
             scores = scores.of_one_sequence(B, N, T, k.shape[2])
-        dropout = self.attention.dropout, key
-        kernel = self.attention.implementation
-        y = attend_heads_first(q, k, v, scores, implementation=kernel, dropout=dropout)
+        kernel, rate = self.attention.implementation, self.attention.dropout
+        y = attend_heads_first(q, k, v, scores, implementation=kernel, dropout=(rate, key))
         return y.reshape(B, N, T, -1)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
@@ -155,18 +160,18 @@ class Attention(Summarized):
         """
         if self.fused_qkv is not None:
             return self.fused_qkv(x)
-        maps, groups = (self.query, self.key, self.value), self._groups()
-        plain = tuple(part.base if isinstance(part, LoRALinear) else part for part in maps)
-        if not all(type(part) is Linear for part in plain):
-            return _side_by_side([part(x) for part in maps], groups)
-        y = linear(x, *_fused(plain, groups), logical_axes(plain[0].kernel))
-        if not any(isinstance(part, LoRALinear) for part in maps):
+        maps, groups = (self.query, self.key, self.value), self.groups()
+        plain = [getattr(part, "plain", None) for part in maps]
+        if any(part is None for part in plain):
+            return side_by_side([part(x) for part in maps], groups)
+        y = linear(x, *fused(plain, groups), logical_axes(plain[0].kernel))
+        if plain == list(maps):
             return y
-        parts = zip(maps, _apart(y, [part.kernel.shape[1] for part in plain], groups), strict=True)
-        made = [m.adapted(x, y) if isinstance(m, LoRALinear) else y for m, y in parts]
-        return _side_by_side(made, groups)
+        parts = apart(y, [part.kernel.shape[1] for part in plain], groups)
+        parts = [part.adapted(x, y) for part, y in zip(maps, parts, strict=True)]
+        return side_by_side(parts, groups)
 
-    def _groups(self) -> int:
+    def groups(self) -> int:
         """Returns the number of groups of heads in the fused projection.
 
         On a mesh with a ``tensor`` axis, query, key and value heads are grouped by key head, so
@@ -189,65 +194,47 @@ class Attention(Summarized):
         )
         self.attention = dataclasses.replace(self.attention, implementation=name)
 
-    def with_fused_qkv(self) -> "Attention":
-        """Returns the same self-attention with one map for queries, keys and values.
-
-        Otherwise decoding would concatenate the three for every token. Maps that are not plain,
-        such as those with an adapter, are not fused.
-        """
-        maps = self.query, self.key, self.value
-        if not all(type(part) is Linear for part in maps):
-            return self
-        made = nnx.merge(*nnx.split(self))
-        made.fused_groups = self._groups()
-        kernel, bias = _fused(maps, made.fused_groups)
-        made.fused_qkv = nnx.data(
-            Linear.of(
-                self.query.kernel.replace(kernel),
-                None if self.query.bias is None else self.query.bias.replace(bias),
-            )
-        )
-        made.query = made.key = made.value = None  # type: ignore[assignment]
-        return made
-
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Splits the output of the fused projection into queries, keys and values, heads first."""
         (B, T, _), ends = qkv.shape, (self.N * self.H, (self.N + self.K) * self.H)
-        if (groups := self._groups()) > 1:
+        heads = self.N, self.K, self.K
+        if (groups := self.groups()) > 1:
             sizes = (self.N // groups * self.H, self.H)
             parts = jnp.split(qkv.reshape(B, T, groups, -1), (sizes[0], sum(sizes)), axis=-1)
-            heads = (self.N, self.K, self.K)
-            q, k, v = (part.reshape(B, T, n, -1) for part, n in zip(parts, heads, strict=True))
-            return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
-        q, k, v = split_columns(qkv, ends)
-        return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
-
-    def split_heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
-        """Reshapes ``[B T N·H]`` to ``[B N T H]``."""
-        return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
-
-    def merge_heads(self, x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
-        """Reshapes ``[B N T U]`` to ``[B T N·U]``."""
-        return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+            parts = [part.reshape(B, T, n, -1) for part, n in zip(parts, heads, strict=True)]
+            q, k, v = (part.swapaxes(1, 2) for part in parts)
+        else:
+            parts = split_columns(qkv, ends)
+            q, k, v = (split_heads(part, n) for part, n in zip(parts, heads, strict=True))
+        return q, k, v
 
     def apply_rope(self, q, k, ids):
         """Rotates query and key heads by their positions, if the model has rotary embeddings."""
         if not self.rotate:
             return q, k
         how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
-        heads_last = lambda x: x.swapaxes(1, 2)
-        rotate = lambda x: heads_last(apply_rotary_embedding(heads_last(x), ids, *how))
+        rotate = lambda x: apply_rotary_embedding(x.swapaxes(1, 2), ids, *how).swapaxes(1, 2)
         return rotate(q), rotate(k)
 
 
-def _fused(maps: tuple[Linear, ...], groups: int = 1) -> tuple[Array, Array | None]:
+def split_heads(x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
+    """Reshapes ``[B T N·H]`` to ``[B N T H]``."""
+    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
+
+
+def merge_heads(x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
+    """Reshapes ``[B N T U]`` to ``[B T N·U]``."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def fused(maps: tuple[Linear, ...], groups: int = 1) -> tuple[Array, Array | None]:
     """Kernel and bias of several linear maps of the same inputs, with outputs side by side."""
     biases = [part.bias[...] for part in maps if part.bias is not None]
-    kernel = _side_by_side([part.kernel[...] for part in maps], groups)
-    return kernel, _side_by_side(biases, groups) if biases else None
+    kernel = side_by_side([part.kernel[...] for part in maps], groups)
+    return kernel, side_by_side(biases, groups) if biases else None
 
 
-def _side_by_side(parts: list[Array], groups: int) -> Array:
+def side_by_side(parts: list[Array], groups: int) -> Array:
     """Concatenates arrays along their last axis, or along each of its ``groups`` equal parts."""
     if groups == 1:
         return jnp.concatenate(parts, axis=-1)
@@ -256,8 +243,8 @@ def _side_by_side(parts: list[Array], groups: int) -> Array:
     return jnp.concatenate(grouped, axis=-1).reshape(*rows, -1)
 
 
-def _apart(y: Array, widths: list[int], groups: int) -> list[Array]:
-    """Splits the result of :func:`_side_by_side` again."""
+def apart(y: Array, widths: list[int], groups: int) -> list[Array]:
+    """Splits the result of :func:`side_by_side` again."""
     rows = y.shape[:-1]
     grouped = y.reshape(*rows, groups, -1)
     ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]

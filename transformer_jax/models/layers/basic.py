@@ -42,6 +42,17 @@ class Linear(Summarized):
         bias = None if self.bias is None else self.bias[...]
         return linear(x, self.kernel[...], bias, logical_axes(self.kernel))
 
+    @property
+    def plain(self) -> "Linear | None":
+        """The map below any adapter, if it may be fused with others; None for a subclass."""
+        return self if type(self) is Linear else None
+
+    def adapted(
+        self, x: Float[Array, "*rows D"], y: Float[Array, "*rows F"]
+    ) -> Float[Array, "*rows F"]:
+        """Adds an adapter's change for ``x`` to the output ``y``: nothing, without an adapter."""
+        return y
+
     @classmethod
     def of(cls, kernel: Any, bias: Any) -> "Linear":
         """Makes the map from these ``nnx.Param``; ``bias`` may be None."""

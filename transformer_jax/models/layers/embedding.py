@@ -1,6 +1,5 @@
-"""Vectors of tokens and frames, the output head, and trained rows of frozen tables."""
+"""Vectors of tokens and frames, and the output head."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.positions import sinusoidal, sinusoidal_2d
-from transformer_jax.functional.sparse_table_gradient import put_rows, replace_taken
+from transformer_jax.functional.sparse_table_gradient import replace_taken
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Linear, initial_key
 from transformer_jax.models.layers.parameters import logical_axes
@@ -27,9 +26,7 @@ __all__ = [
     "check_indices",
     "check_tokens",
     "output_table",
-    "row_parameter",
     "sinusoids",
-    "with_trained_rows",
 ]
 
 Axes = tuple[str | None, str | None]
@@ -187,46 +184,6 @@ class TrainedRows(Summarized):
     ) -> Float[Array, "*where D"]:
         """Replaces rows looked up in a table of ``size`` rows if their index is a trained token."""
         return replace_taken(found, self.rows[...], indices, self.ids, size, dtype)
-
-
-def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
-    """A parameter for a few rows of a table or bias, with its depth and axes.
-
-    Example:
-        >>> table = nnx.Param(jax.numpy.zeros((5, 2)), axes=("vocab", "embed"), depth=0)
-        >>> row_parameter(table, table[...][3:]).get_metadata("axes")
-        ('trained_row', 'embed')
-    """
-    depth = param.get_metadata("depth", None)
-    beside = {} if depth is None else {"depth": depth}
-    return nnx.Param(value, axes=("trained_row", *param.get_metadata("axes")[1:]), **beside)
-
-
-def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...]) -> Any:
-    """Returns the model with trained ``rows`` in its tables; ``model`` does not change.
-
-    It computes exactly what the model with these rows put into its tables computes, bit for bit.
-    For embeddings and output layers, gradients cost only as much as the rows; for other tables
-    and biases, as much as the complete table.
-
-    Args:
-        model: A module.
-        rows: Rows by the path of a table or bias, one for each of ``ids``.
-        ids: Tokens.
-    """
-    model = nnx.merge(*nnx.split(model))
-    for path, value in rows.items():
-        *parents, leaf = path.split("/")
-        owner = model
-        for name in parents:
-            owner = owner[int(name)] if name.isdecimal() else getattr(owner, name)
-        param = getattr(owner, leaf)
-        whole = put_rows(param[...], value, ids)
-        if leaf == "table" and hasattr(owner, "trained"):
-            whole = jax.lax.stop_gradient(whole)
-            owner.trained = nnx.data(TrainedRows(row_parameter(param, value), ids))
-        setattr(owner, leaf, param.replace(whole))
-    return model
 
 
 def check_indices(indices: Any, rows: int, what: str = "index") -> None:

@@ -25,7 +25,7 @@ from transformer_jax.models.layers.mixer import slot_size
 from transformer_jax.models.layers.parameters import at_depth, stacked, unstacked
 from transformer_jax.models.layers.summary import Summarized
 
-__all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]
+__all__ = ["OnHidden", "Stack"]
 
 OnHidden = Callable[[Float[Array, "B T D"]], object]
 
@@ -35,7 +35,7 @@ class Stack(Summarized):
 
     Looped, each block keeps its own parameters, which runs fastest on CPU. Scanned, parameters are
     stacked along a leading axis and XLA compiles a single block, which compiles fastest.
-    :func:`stack_blocks` and :func:`unstack_blocks` convert between the two layouts.
+    :mod:`.prepare` converts between the two layouts.
     """
 
     def __init__(
@@ -249,14 +249,6 @@ class Stack(Summarized):
             return list(self.blocks)
         return unstacked(self.blocks, self.layers)
 
-    def unstacked(self) -> "Stack":
-        """Returns the same stack with separate parameters for each block."""
-        made = nnx.merge(*nnx.split(self))
-        made.blocks = nnx.List(made.iter_blocks())
-        compute = dataclasses.replace(self.config.compute, scan_layers=False)
-        made.config = dataclasses.replace(self.config, compute=compute)
-        return made
-
     def _slot_sizes(self) -> tuple[tuple[int, int], str]:
         """Sizes of a key and a value, or of another mixer's state, and their dtype."""
         if self.config.mixer.kind != "attention":
@@ -356,25 +348,3 @@ def _cached_memory(cache: Cache) -> Memory:
     """The memory of a cache that already holds its keys and values."""
     mask = cache.memory_mask
     return Memory(None, None if mask is None else Mask(dense=mask))
-
-
-def stack_blocks(blocks: dict[int, Any]) -> Any:
-    """Stacks the parameters of separate blocks, ``{0: …, 1: …}``, for a scan.
-
-    Example:
-        >>> stack_blocks({0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}})["gain"].shape
-        (2, 2)
-    """
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(blocks[i] for i in sorted(blocks)))
-
-
-def unstack_blocks(stacked: Any) -> dict[int, Any]:
-    """Separates the parameters of a scanned stack: the inverse of :func:`stack_blocks`.
-
-    Example:
-        >>> blocks = {0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}}
-        >>> unstack_blocks(stack_blocks(blocks))[1]["gain"]
-        Array([1., 1.], dtype=float32)
-    """
-    layers = jax.tree.leaves(stacked)[0].shape[0]
-    return {i: jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(layers)}

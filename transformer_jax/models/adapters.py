@@ -1,5 +1,6 @@
-"""Linear maps with a low-rank adapter."""
+"""Adapters: linear maps with a low-rank change, and frozen tables with trained rows."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,7 +10,9 @@ from jaxtyping import Array, Float
 
 from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
+from transformer_jax.functional.sparse_table_gradient import put_rows
 from transformer_jax.models.layers.basic import Linear, LinearTransposed
+from transformer_jax.models.layers.embedding import TrainedRows
 from transformer_jax.models.layers.parameters import logical_axes
 from transformer_jax.models.layers.summary import Summarized
 
@@ -20,6 +23,8 @@ __all__ = [
     "adapter_parameters",
     "choose_rows",
     "init_adapter",
+    "row_parameter",
+    "with_trained_rows",
 ]
 
 # The parameters of an adapter, stored next to the kernel that they change.
@@ -93,6 +98,11 @@ class LoRALinear(Summarized):
         self.lora_a, self.lora_b = adapter["lora_a"], adapter["lora_b"]
         self.lora_magnitude = adapter.get("lora_magnitude")
         self.key = nnx.data(key)
+
+    @property
+    def plain(self) -> Linear | None:
+        """The map without its adapter: see :attr:`.Linear.plain`."""
+        return getattr(self.base, "plain", None)
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """Maps each row of ``x``."""
@@ -178,3 +188,43 @@ def choose_rows(params: Any, numbers: Any) -> Any:
     last = lambda path: getattr(path[-1], "key", None)
     choose = lambda path, leaf: numbers if last(path) == "adapter_rows" else leaf
     return jax.tree_util.tree_map_with_path(choose, params)
+
+
+def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
+    """A parameter for a few rows of a table or bias, with its depth and axes.
+
+    Example:
+        >>> table = nnx.Param(jnp.zeros((5, 2)), axes=("vocab", "embed"), depth=0)
+        >>> row_parameter(table, table[...][3:]).get_metadata("axes")
+        ('trained_row', 'embed')
+    """
+    depth = param.get_metadata("depth", None)
+    beside = {} if depth is None else {"depth": depth}
+    return nnx.Param(value, axes=("trained_row", *param.get_metadata("axes")[1:]), **beside)
+
+
+def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...]) -> Any:
+    """Returns the model with trained ``rows`` in its tables; ``model`` does not change.
+
+    It computes exactly what the model with these rows put into its tables computes, bit for bit.
+    For embeddings and output layers, gradients cost only as much as the rows; for other tables
+    and biases, as much as the complete table.
+
+    Args:
+        model: A module.
+        rows: Rows by the path of a table or bias, one for each of ``ids``.
+        ids: Tokens.
+    """
+    model = nnx.merge(*nnx.split(model))
+    for path, value in rows.items():
+        *parents, leaf = path.split("/")
+        owner = model
+        for name in parents:
+            owner = owner[int(name)] if name.isdecimal() else getattr(owner, name)
+        param = getattr(owner, leaf)
+        whole = put_rows(param[...], value, ids)
+        if leaf == "table" and hasattr(owner, "trained"):
+            whole = jax.lax.stop_gradient(whole)
+            owner.trained = nnx.data(TrainedRows(row_parameter(param, value), ids))
+        setattr(owner, leaf, param.replace(whole))
+    return model

@@ -1,0 +1,70 @@
+"""Layouts of a finished model: fused projections, and separate or stacked blocks."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer_jax.models.layers.attention import Attention, fused
+from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.stack import Stack
+
+__all__ = ["fuse_qkv", "separate_blocks", "stack_blocks", "unstack_blocks"]
+
+
+def fuse_qkv(attention: Attention) -> Attention:
+    """Returns the same self-attention with one map for queries, keys and values.
+
+    Otherwise decoding would concatenate the three for every token. Maps that are not plain, such
+    as those with an adapter, are not fused.
+    """
+    maps = attention.query, attention.key, attention.value
+    if not all(type(part) is Linear for part in maps):
+        return attention
+    made = nnx.merge(*nnx.split(attention))
+    made.fused_groups = attention.groups()
+    kernel, bias = fused(maps, made.fused_groups)
+    first = attention.query
+    made.fused_qkv = nnx.data(
+        Linear.of(
+            first.kernel.replace(kernel), None if first.bias is None else first.bias.replace(bias)
+        )
+    )
+    made.query = made.key = made.value = None  # type: ignore[assignment]
+    return made
+
+
+def separate_blocks(stack: Stack) -> Stack:
+    """Returns the same stack with separate parameters for each block.
+
+    A scan would copy each block's parameters out of the stacked ones at every token.
+    """
+    made = nnx.merge(*nnx.split(stack))
+    made.blocks = nnx.List(made.iter_blocks())
+    compute = dataclasses.replace(stack.config.compute, scan_layers=False)
+    made.config = dataclasses.replace(stack.config, compute=compute)
+    return made
+
+
+def stack_blocks(blocks: dict[int, Any]) -> Any:
+    """Stacks the parameters of separate blocks, ``{0: …, 1: …}``, for a scan.
+
+    Example:
+        >>> stack_blocks({0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}})["gain"].shape
+        (2, 2)
+    """
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(blocks[i] for i in sorted(blocks)))
+
+
+def unstack_blocks(stacked: Any) -> dict[int, Any]:
+    """Separates the parameters of a scanned stack: the inverse of :func:`stack_blocks`.
+
+    Example:
+        >>> blocks = {0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}}
+        >>> unstack_blocks(stack_blocks(blocks))[1]["gain"]
+        Array([1., 1.], dtype=float32)
+    """
+    layers = jax.tree.leaves(stacked)[0].shape[0]
+    return {i: jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(layers)}
