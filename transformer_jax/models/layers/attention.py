@@ -161,8 +161,8 @@ class Attention(Summarized):
         if self.fused_qkv is not None:
             return self.fused_qkv(x)
         maps, groups = (self.query, self.key, self.value), self.groups()
-        plain = [getattr(part, "plain", None) for part in maps]
-        if any(part is None for part in plain):
+        plain = [base for part in maps if (base := getattr(part, "plain", None)) is not None]
+        if len(plain) < len(maps):
             return side_by_side([part(x) for part in maps], groups)
         y = linear(x, *fused(plain, groups), logical_axes(plain[0].kernel))
         if plain == list(maps):
@@ -227,7 +227,7 @@ def merge_heads(x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
     return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
-def fused(maps: tuple[Linear, ...], groups: int = 1) -> tuple[Array, Array | None]:
+def fused(maps: Sequence[Linear], groups: int = 1) -> tuple[Array, Array | None]:
     """Kernel and bias of several linear maps of the same inputs, with outputs side by side."""
     biases = [part.bias[...] for part in maps if part.bias is not None]
     kernel = side_by_side([part.kernel[...] for part in maps], groups)

@@ -1,7 +1,6 @@
 """A residual block: self-attention or another mixer, cross-attention, then feed-forward."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from flax import nnx
@@ -17,6 +16,9 @@ from transformer_jax.models.layers.mixer import make_mixer
 from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Block", "Memory"]
+
+
+Norms = tuple[Norm | None, Norm | None]  # of a sub-layer's input or of the sum, and of its output
 
 
 class Memory(NamedTuple):
@@ -70,23 +72,6 @@ class Block(Summarized):
         self.cross_attention_norm_after = after(self.cross_attention)
         self.feed_forward_norm_after = after(self.feed_forward)
 
-    def residual(
-        self,
-        x: Float[Array, "*rows D"],
-        f: Callable[[Float[Array, "*rows D"]], Float[Array, "*last D"]],
-        norm: Norm | None,
-        after: Norm | None,
-        key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "*last D"]:
-        """Adds ``f`` to ``x`` and normalizes; only at the last positions if ``f`` returns those."""
-        assert norm is not None, "a sub-layer has a norm"
-        rate = self.config.residual_dropout
-        if self.config.placement == "post":
-            y = f(x)
-            return norm(_last(x, y) + dropout(y, rate, key))
-        y = f(norm(x))
-        return _last(x, y) + dropout(y if after is None else after(y), rate, key)
-
     def __call__(
         self,
         x: Float[Array, "B T D"],
@@ -113,44 +98,55 @@ class Block(Summarized):
         """
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
         on_self, on_cross = (None, None) if on_weights is None else on_weights
-        rest: dict[str, Any] = {"positions": positions, "last_n": last_n}
-
-        def self_attend(y):
-            nonlocal cache
-            assert self.self_attention is not None
-            y, cache = self.self_attention(
-                y, mask, cache=cache, key=keys[1], on_weights=on_self, **rest
-            )
-            return y
-
-        def mix(y):
-            nonlocal cache
-            slots = 0 if positions is None else positions.slots
-            y, cache = self.mixer(y, mask, cache=cache, slots=slots)
-            return y if last_n is None else y[:, -last_n:]
-
-        if self.mixer is None:
+        if self.self_attention is not None:
             norms = self.self_attention_norm, self.self_attention_norm_after
-            x = self.residual(x, self_attend, *norms, keys[0])
+            y, cache = self.self_attention(
+                self.enter(x, norms),
+                mask,
+                cache=cache,
+                positions=positions,
+                key=keys[1],
+                on_weights=on_self,
+                last_n=last_n,
+            )
         else:
-            x = self.residual(x, mix, self.mixer_norm, self.mixer_norm_after, keys[0])
-        if (across := self.cross_attention) is not None:
+            norms = self.mixer_norm, self.mixer_norm_after
+            slots = 0 if positions is None else positions.slots
+            y, cache = self.mixer(self.enter(x, norms), mask, cache=cache, slots=slots)
+            y = y if last_n is None else y[:, -last_n:]
+        x = self.residual(x, y, norms, keys[0])
+        if self.cross_attention is not None:
+            norms = self.cross_attention_norm, self.cross_attention_norm_after
             states, real = memory or Memory(None)
-            projected = None if cache is None else cache.memory
+            projected = None if cache is None else cache.memory  # once for all steps of decoding
             if projected is None:
                 assert states is not None, "cross-attention needs memory"
-                projected = across.project_memory(states)
-            how: dict[str, Any] = {"memory": projected, "key": keys[3], "on_weights": on_cross}
-            cross_attend = lambda y: across(y, real, **how)[0]
-            norms = self.cross_attention_norm, self.cross_attention_norm_after
-            x = self.residual(x, cross_attend, *norms, keys[2])
-        if (feed_forward := self.feed_forward) is None:
-            return x, cache
-        feed = lambda y: feed_forward(y, keys[5])
-        norms = self.feed_forward_norm, self.feed_forward_norm_after
-        return self.residual(x, feed, *norms, keys[4]), cache
+                projected = self.cross_attention.project_memory(states)
+            y, _ = self.cross_attention(
+                self.enter(x, norms), real, memory=projected, key=keys[3], on_weights=on_cross
+            )
+            x = self.residual(x, y, norms, keys[2])
+        if self.feed_forward is not None:
+            norms = self.feed_forward_norm, self.feed_forward_norm_after
+            y = self.feed_forward(self.enter(x, norms), keys[5])
+            x = self.residual(x, y, norms, keys[4])
+        return x, cache
 
+    def enter(self, x: Float[Array, "*rows D"], norms: Norms) -> Float[Array, "*rows D"]:
+        """Returns the input of a sub-layer: normalized, unless norms come after the addition."""
+        norm, _ = norms
+        return x if norm is None or self.config.placement == "post" else norm(x)
 
-def _last(x: Array, like: Array) -> Array:
-    """The last positions of ``x``, as many as ``like`` has."""
-    return x if x.shape == like.shape else x[:, -like.shape[1] :]
+    def residual(
+        self,
+        x: Float[Array, "*rows D"],
+        y: Float[Array, "*last D"],
+        norms: Norms,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "*last D"]:
+        """Adds a sub-layer's output to its input, of which ``y`` may have only the last rows."""
+        norm, after = norms
+        x = x if x.shape == y.shape else x[:, -y.shape[1] :]
+        y = y if after is None else after(y)
+        x = x + dropout(y, self.config.residual_dropout, key)
+        return x if norm is None or self.config.placement != "post" else norm(x)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -107,26 +107,136 @@ class Stack(Summarized):
             raise ArgumentError(
                 f"hidden states have shape {x.shape}: [B T D] is needed, of tokens [B T]"
             )
-        keys = (None, None) if key is None else jax.random.split(key)
-        if positions is None:
-            positions = jnp.arange(x.shape[1])[None]
+        T, keys = x.shape[1], (None, None) if key is None else jax.random.split(key)
+        positions = jnp.arange(T)[None] if positions is None else positions
         x = self.embed_inputs(x, positions, segments, keys[0])
-        if on_hidden is not None:
-            on_hidden(x)
         if self.decoder:
             causal = Mask(causal=True)
             mask = causal if mask is None else mask & causal
-        context: dict[str, Any] = {
-            "positions": Positions(positions, bias=self.bias(x.shape[1], x.shape[1])),
-            "memory": memory,
-        }
-        if on_weights is not None:
-            context["on_weights"] = on_weights
-        x = self.run(x, mask, context, keys[1], on_hidden)
+        where = Positions(positions, bias=self.bias(T, T))
+        masks, watch = self.windowed(mask, T), (on_weights, on_hidden)
+        return self.run(x, masks, where, memory=memory, key=keys[1], watch=watch)[0]
+
+    def prefill(
+        self,
+        x: Float[Array, "B T D"],
+        cache: Cache,
+        starts: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B D"], Cache]:
+        """Returns the hidden states of the prompts' last tokens, and the filled cache.
+
+        Args:
+            x: Scaled token embeddings, without positions.
+            cache: Empty cache from :meth:`init_cache`.
+            starts: First slot of each prompt, for left-padded prompts.
+        """
+        T, mask = x.shape[1], Mask(causal=True)
+        positions = jnp.arange(T)[None]
+        if starts is not None:
+            steps = positions - starts[:, None]
+            real = (steps >= 0).astype(jnp.int32)
+            mask = mask & Mask(q_segments=real, kv_segments=real)
+            positions = jnp.maximum(steps, 0)
+        where, masks = Positions(positions, bias=self.bias(T, T)), self.windowed(mask, T)
+        x = self.embed_inputs(x, positions)
+        x, layers = self.run(x, masks, where, cache=cache, last_n=1)
+        cache = dataclasses.replace(cache, layers=layers, length=jnp.int32(T), starts=starts)
+        return x[:, -1], cache
+
+    def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
+        """Returns the hidden states of the next tokens of each sequence, and the extended cache.
+
+        The rows of a sequence are its beams, one token each, or successive tokens of its only beam.
+        """
+        shape = x.shape
+        x = x.reshape(cache.sequences(self.cache_heads), -1, shape[-1])
+        tokens = x.shape[1] if cache.beams == 1 else 1
+        at, positions = cache.length, cache.positions(tokens)
+        positions = jnp.broadcast_to(positions, (positions.shape[0], x.shape[1]))
+        x, cache = self.embed_inputs(x, positions), cache.claim_slots()
+        bias = self.bias(tokens, cache.size, at)
+        if bias is not None:
+            bias = jnp.repeat(bias, cache.beams, axis=3)
+        masks = {window: Mask(dense=cache.visible(window, tokens)) for window in self.windows()}
+        where = Positions(positions, at * cache.beams, bias)
+        x, layers = self.run(x, masks, where, cache=cache)
+        cache = dataclasses.replace(cache, layers=layers, length=at + tokens)
+        return x.reshape(shape[0], -1), cache
+
+    def run(
+        self,
+        x: Float[Array, "B T D"],
+        masks: Mapping[int | None, Mask | None],
+        positions: Positions,
+        *,
+        memory: Memory | None = None,
+        cache: Cache | None = None,
+        key: Key[Array, ""] | None = None,
+        last_n: int | None = None,
+        watch: tuple[tuple[OnWeights, OnWeights] | None, OnHidden | None] = (None, None),
+    ) -> tuple[Float[Array, "B _ D"], tuple[LayerCache, ...]]:
+        """Runs all blocks and the final norm.
+
+        Args:
+            x: Input of the first block.
+            masks: The mask of self-attention for each sliding window of a layer.
+            positions: Positions of the tokens.
+            memory: Encoder states for cross-attention.
+            cache: Keys and values of earlier tokens and of the memory, in place of ``memory``.
+            key: Random key of dropout; None is no dropout.
+            last_n: Number of positions to return; None is all.
+            watch: ``on_weights`` and ``on_hidden``.
+
+        Returns:
+            Hidden states, and the extended cache of each block; none without a cache.
+        """
+        on_weights, on_hidden = watch
+        if cache is not None:
+            real = cache.memory_mask
+            memory = Memory(None, None if real is None else Mask(dense=real))
+        keys = None if key is None else jax.random.split(key, self.layers)
+        trains = cache is None and on_weights is None and on_hidden is None
+        remat = jax.checkpoint if trains and self.config.compute.remat else lambda body: body
+        layers: tuple[LayerCache, ...] = ()
+
+        def body(block, x, mask, layer=None, key=None, last_n=None):
+            context = {"memory": memory, "positions": positions, "on_weights": on_weights}
+            return block(x, mask, cache=layer, key=key, last_n=last_n, **context)
+
+        if trains and self.config.compute.scan_layers and self.layers:
+            x = self._scan(body, remat, x, masks, keys)
+        else:
+            body = remat(body)
+            for i, block in enumerate(self.iter_blocks()):
+                if on_hidden is not None:
+                    on_hidden(x)
+                # The last block needs only the last outputs, but all keys and values.
+                only = last_n if i + 1 == self.layers else None
+                layer = None if cache is None else cache.layers[i]
+                mask, key = masks[self.window(i)], None if keys is None else keys[i]
+                x, layer = body(block, x, mask, layer, key, only)
+                layers += () if layer is None else (layer,)
         x = x if self.final_norm is None else self.final_norm(x)
         if on_hidden is not None:
             on_hidden(x)
-        return x
+        return x, layers
+
+    def _scan(self, body, remat, x, masks, keys):
+        """Runs the loop of :meth:`run` as a scan: one block's code over stacked parameters."""
+        local = jnp.array([self.window(i) is not None for i in range(self.layers)])
+        # Layers have one window at most, or none: see ScoreConfig.
+        near, *far = (masks[window] for window in sorted(masks, key=lambda window: window is None))
+        mixed, T = bool(far) and far[0] is not near, x.shape[1]
+
+        def scanned(x, layer):
+            block, key, local = layer
+            mask = near
+            if mixed:  # which layers are local is data here, so a mask that differs is an array
+                mask = Mask(dense=jnp.where(local, _dense(near, T), _dense(far[0], T)))
+            return body(block, x, mask, key=key)[0], None
+
+        # Around the body of the scan: around the block alone, XLA would save other residuals.
+        return jax.lax.scan(remat(scanned), x, (self.blocks, keys, local))[0]
 
     def position_ids(
         self, T: int, padding_mask: Int[Array, " B"] | Bool[Array, "B {T}"]
@@ -193,55 +303,14 @@ class Stack(Summarized):
         """Sliding window of a layer; None for full attention."""
         return self.config.scores.window_of(layer)
 
-    def run(self, x, mask, context: dict[str, Any], key, on_hidden: OnHidden | None = None):
-        """Runs all blocks; as a scan, unless there are callbacks."""
-        keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
-        watched = "on_weights" in context or on_hidden is not None
-        if self.config.compute.scan_layers and self.layers and not watched:
-            return self.scan(x, mask, context, None if key is None else keys)
+    def windows(self) -> list[int | None]:
+        """The sliding windows of all layers, each once."""
+        return list(dict.fromkeys(map(self.window, range(self.layers))))
 
-        def body(block, x, mask, key):
-            return block(x, mask, key=key, **context)[0]
-
-        if self.config.compute.remat and not watched:
-            body = jax.checkpoint(body)
-        for i, block in enumerate(self.iter_blocks()):
-            x = body(block, x, self.windowed_mask(mask, self.window(i), x.shape[1]), keys[i])
-            if on_hidden is not None and i + 1 < self.layers:
-                on_hidden(x)
-        return x
-
-    def scan(self, x, mask, context, keys):
-        """Runs one block's code over stacked parameters."""
-        scores, T = self.config.scores, x.shape[1]
-        near = self.windowed_mask(mask, scores.sliding_window, T)
-        # Which layers are local is data here, so a mask that differs between layers must be an
-        # array.
-        reach = [self.window(i) is not None for i in range(self.layers)]
-        local, mixed = jnp.array(reach), not all(reach) and near is not mask
-        whole = lambda mask: self.mask_array(mask, T)
-
-        def body(x, layer):
-            block, key, local = layer
-            here = Mask(dense=jnp.where(local, whole(near), whole(mask))) if mixed else near
-            return block(x, here, key=key, **context)[0], None
-
-        if self.config.compute.remat:
-            body = jax.checkpoint(body)
-        return jax.lax.scan(body, x, (self.blocks, keys, local))[0]
-
-    @staticmethod
-    def mask_array(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
-        """Returns ``mask`` as an array, even if everything is visible."""
-        dense = None if mask is None else mask.array(T, T)
-        return jnp.ones((1, 1, T, T), bool) if dense is None else dense
-
-    @staticmethod
-    def windowed_mask(mask: Mask | None, window: int | None, T: int) -> Mask | None:
-        """Adds a sliding window to ``mask``, if the window is shorter than the text."""
-        if window is None or window >= T:
-            return mask
-        return Mask(window=window) if mask is None else mask & Mask(window=window)
+    def windowed(self, mask: Mask | None, T: int) -> dict[int | None, Mask | None]:
+        """The mask of each window; one that is not shorter than the text changes nothing."""
+        near = lambda window: Mask(window=window) if mask is None else mask & Mask(window=window)
+        return {w: mask if w is None or w >= T else near(w) for w in self.windows()}
 
     def iter_blocks(self) -> list[Block]:
         """Iterates over all blocks, also of a scanned stack."""
@@ -284,67 +353,8 @@ class Stack(Summarized):
         ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None
         return Cache(tuple(layers), jnp.int32(0), memory_mask, ancestry)
 
-    def prefill(
-        self,
-        x: Float[Array, "B T D"],
-        cache: Cache,
-        starts: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B D"], Cache]:
-        """Returns the hidden states of the prompts' last tokens, and the filled cache.
 
-        Args:
-            x: Scaled token embeddings, without positions.
-            cache: Empty cache from :meth:`init_cache`.
-            starts: First slot of each prompt, for left-padded prompts.
-        """
-        T, mask = x.shape[1], Mask(causal=True)
-        positions = jnp.arange(T)[None]
-        if starts is not None:
-            steps = positions - starts[:, None]
-            real = (steps >= 0).astype(jnp.int32)
-            mask = mask & Mask(q_segments=real, kv_segments=real)
-            positions = jnp.maximum(steps, 0)
-        where, memory = Positions(positions, slots=0, bias=self.bias(T, T)), _cached_memory(cache)
-        x, layers = self.embed_inputs(x, positions), []
-        for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
-            # The last block needs only the last output, but all keys and values.
-            last_n = 1 if i + 1 == self.layers else None
-            near = self.windowed_mask(mask, self.window(i), T)
-            how: dict[str, Any] = {"memory": memory, "positions": where, "last_n": last_n}
-            x, filled = block(x, near, cache=layer, **how)
-            layers.append(filled)
-        x = x if self.final_norm is None else self.final_norm(x)
-        done: dict[str, Any] = {"layers": tuple(layers), "length": jnp.int32(T), "starts": starts}
-        return x[:, -1], dataclasses.replace(cache, **done)
-
-    def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
-        """Returns the hidden states of the next tokens of each sequence, and the extended cache.
-
-        The rows of a sequence are its beams, one token each, or successive tokens of its only beam.
-        """
-        shape = x.shape
-        B = cache.sequences(self.cache_heads)
-        x = x.reshape(B, shape[0] // B, -1)
-        tokens = x.shape[1] if cache.beams == 1 else 1
-        at, positions = cache.length, cache.positions(tokens)
-        positions = jnp.broadcast_to(positions, (positions.shape[0], x.shape[1]))
-        x, cache = self.embed_inputs(x, positions), cache.claim_slots()
-        bias = self.bias(tokens, cache.size, at)
-        if bias is not None:
-            bias = jnp.repeat(bias, cache.beams, axis=3)
-        reach = {self.window(i) for i in range(self.layers)}
-        visible = {window: Mask(dense=cache.visible(window, tokens)) for window in reach}
-        where, memory = Positions(positions, at * cache.beams, bias), _cached_memory(cache)
-        layers: list[Any] = []
-        for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
-            mask = visible[self.window(i)]
-            x, extended = block(x, mask, memory=memory, cache=layer, positions=where)
-            layers.append(extended)
-        x = (x if self.final_norm is None else self.final_norm(x)).reshape(shape[0], -1)
-        return x, dataclasses.replace(cache, layers=tuple(layers), length=at + tokens)
-
-
-def _cached_memory(cache: Cache) -> Memory:
-    """The memory of a cache that already holds its keys and values."""
-    mask = cache.memory_mask
-    return Memory(None, None if mask is None else Mask(dense=mask))
+def _dense(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
+    """The mask as an array, even if everything is visible."""
+    dense = None if mask is None else mask.array(T, T)
+    return jnp.ones((1, 1, T, T), bool) if dense is None else dense
