@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
     from transformer_jax.inference.loading import load
+    from transformer_jax.models.composed import EncoderDecoder
     from transformer_jax.models.config import (
         AttentionConfig,
         ComputeConfig,
@@ -53,14 +54,9 @@ if TYPE_CHECKING:
         ScoreConfig,
         TransformerConfig,
     )
-    from transformer_jax.models.decoder import Decoder
-    from transformer_jax.models.encoder import Encoder
-    from transformer_jax.models.encoder_decoder import (
-        EncoderDecoder,
-        TransformerDecoder,
-        TransformerEncoder,
-        TransformerEncoderDecoder,
-    )
+    from transformer_jax.models.decoder import Decoder, TransformerDecoder
+    from transformer_jax.models.encoder import Encoder, TransformerEncoder
+    from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
     from transformer_jax.models.partition import merging
     from transformer_jax.models.presets import PRESETS
     from transformer_jax.parallel.mesh import make_mesh
@@ -136,9 +132,9 @@ _MODULES = {
     "Mask": "functional.masks",
     "Decoder": "models.decoder",
     "Encoder": "models.encoder",
-    "EncoderDecoder": "models.encoder_decoder",
-    "TransformerDecoder": "models.encoder_decoder",
-    "TransformerEncoder": "models.encoder_decoder",
+    "EncoderDecoder": "models.composed",
+    "TransformerDecoder": "models.decoder",
+    "TransformerEncoder": "models.encoder",
     "TransformerEncoderDecoder": "models.encoder_decoder",
     "MeshConfig": "parallel.settings",
     "make_mesh": "parallel.mesh",

@@ -21,6 +21,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import generate
 from transformer_jax.decoding.search_state import row_keys
+from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
@@ -29,7 +30,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score

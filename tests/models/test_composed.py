@@ -15,18 +15,16 @@ from tests.drawing import compiled, drawn
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import (
-    EncoderDecoder,
-    TransformerDecoder,
-    TransformerEncoder,
-    TransformerEncoderDecoder,
-)
+from transformer_jax.models.decoder import TransformerDecoder
+from transformer_jax.models.encoder import TransformerEncoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.embedding import Embed
 from transformer_jax.models.layers.parameters import layer_depths, parameters

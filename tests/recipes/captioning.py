@@ -25,6 +25,7 @@ from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.programs import generate
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.load_run import load
+from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
@@ -33,7 +34,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerDecoder
+from transformer_jax.models.decoder import TransformerDecoder
 from transformer_jax.models.presets import vit
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.recipes import registry

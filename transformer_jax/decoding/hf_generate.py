@@ -18,8 +18,7 @@ from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchResult
 from transformer_jax.decoding.windows import round_up
-from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.parallel.placement import prepared, split_model
+from transformer_jax.parallel.inference import prepared, split_model
 
 __all__ = ["HFGenerationOutput", "HFGenerator"]
 
@@ -80,7 +79,7 @@ class HFGenerator:
         graph, params = split_model(model)
         model = nnx.merge(graph, params)
         model_config = model.config
-        self.encodes = isinstance(model, EncoderDecoder)
+        self.encodes = hasattr(model, "encoded")
         self.vocab = model_config.vocab_size  # input vocabulary
         self.written_vocab = (
             model_config.decoder_vocab_size if self.encodes else None

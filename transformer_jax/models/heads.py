@@ -1,4 +1,4 @@
-"""Encoders with heads (masked LM, sequence and token classification), and classifying decoders."""
+"""Encoders and decoders with heads: masked words, labels of texts and tokens, values."""
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ __all__ = [
     "ReplacedTokenDetector",
     "SequenceClassifier",
     "TokenClassifier",
+    "ValuedDecoder",
 ]
 
 
@@ -189,3 +190,19 @@ class DecoderSequenceClassifier(Decoder):
             which = jnp.arange(T)[None] < which[:, None]
         last = jnp.max(jnp.where(which, jnp.arange(T, dtype=jnp.int32)[None], 0), axis=1)
         return self.labels(gather_positions(hidden, last[:, None])[:, 0]).astype(jnp.float32)
+
+
+class ValuedDecoder(Decoder):
+    """A decoder with a value head, ``V_t = w h_t + b``, which estimates the future reward.
+
+    The policy and its value function share all layers. Ziegler et al. 2019,
+    https://arxiv.org/abs/1909.08593.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        self.value = Linear(config.d_model, 1, ("embed", "label"), rngs=rngs)
+
+    def values(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows"]:
+        """The value at each position, in float32."""
+        return self.value(hidden)[..., 0].astype("float32")

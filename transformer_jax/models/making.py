@@ -47,7 +47,8 @@ def make_model(
 
         return RecurrentEncoderDecoder(config, rngs=rngs)
     if kind == "decoder":
-        from transformer_jax.models.decoder import Decoder, ValuedDecoder
+        from transformer_jax.models.decoder import Decoder
+        from transformer_jax.models.heads import ValuedDecoder
 
         return ValuedDecoder(config, rngs=rngs) if valued else Decoder(config, rngs=rngs)
     if kind == "encoder-decoder":

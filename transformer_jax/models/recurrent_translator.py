@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int
 
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.layers.embedding import Embed, FeatureProjection
 from transformer_jax.models.layers.parameters import at_depth
 from transformer_jax.models.layers.recurrent import Recurrent

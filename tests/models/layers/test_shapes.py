@@ -20,6 +20,7 @@ from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.adapters import LoRALinear, SelectedLoRA
 from transformer_jax.models.captioner import Captioner
+from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -33,20 +34,16 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.decoder import Decoder, ValuedDecoder
-from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.encoder_decoder import (
-    EncoderDecoder,
-    TransformerDecoder,
-    TransformerEncoder,
-    TransformerEncoderDecoder,
-)
+from transformer_jax.models.decoder import Decoder, TransformerDecoder
+from transformer_jax.models.encoder import Encoder, TransformerEncoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     EncoderForMaskedLM,
     ReplacedTokenDetector,
     SequenceClassifier,
     TokenClassifier,
+    ValuedDecoder,
 )
 from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.basic import FeedForward, Linear, LinearTransposed, Norm

@@ -15,7 +15,7 @@ from transformer_jax.functional.positions import sinusoidal, sinusoidal_2d
 from transformer_jax.functional.sparse_table_gradient import replace_taken
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Linear, initial_key
-from transformer_jax.models.layers.parameters import logical_axes
+from transformer_jax.models.layers.parameters import at_depth, logical_axes
 from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "check_tokens",
     "output_table",
     "sinusoids",
+    "token_embedding",
 ]
 
 Axes = tuple[str | None, str | None]
@@ -105,6 +106,20 @@ class Embed(Summarized):
         if self.trained is None:
             return found
         return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
+
+
+def token_embedding(config: TransformerConfig, rngs: nnx.Rngs) -> "Embed | FeatureProjection":
+    """A new table of tokens; for frames of features, a linear map."""
+    width, dtype = config.embedding_size, config.compute.dtype
+    made: Embed | FeatureProjection
+    if config.features.num_features:
+        made = FeatureProjection(config.features, width, dtype=dtype, rngs=rngs)
+    else:
+        # Scaled embeddings start at unit size, whatever the scale.
+        spread = width**-0.5 if config.embedding.scale is None else 0.02
+        made = Embed(config.vocab_size, width, scale=spread, dtype=dtype, rngs=rngs)
+    at_depth(made, 0)
+    return made
 
 
 class FeatureProjection(Summarized):

@@ -17,7 +17,8 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.decoder import Decoder, ValuedDecoder
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.heads import ValuedDecoder
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.recipes.tasks.batching import has_dropout, without_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
