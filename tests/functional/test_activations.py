@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
+from tests.functional import formulas
 from transformer_jax.functional.layers import ACTIVATIONS
 
 FORMULAS = {
@@ -50,7 +51,7 @@ def test_own_backward_is_autodiff(name):
     with jax.enable_x64():
         [x] = normals((5, 7), seed=4, dtype=jnp.float64)
         x = 3 * x
-        plain = jax.grad(lambda x: ACTIVATIONS[name].formula(x).sum())(x)
+        plain = jax.grad(lambda x: formulas.FORMULAS[name](x).sum())(x)
         ours = jax.grad(lambda x: ACTIVATIONS[name](x).sum())(x)
         np.testing.assert_allclose(ours, plain, rtol=1e-12, atol=1e-12)
 

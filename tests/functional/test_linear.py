@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
+from tests.functional import formulas
 from tests.platforms import trace_for
 from transformer_jax.functional.kernels.products import (
     kernel_gradient,
@@ -32,7 +33,7 @@ def test_value_and_gradients_are_those_of_autodiff(monkeypatch, platform, rows, 
         args = args[: 3 if biased else 2]
         ours, back = jax.vjp(linear, *args)
         with jax.numpy_rank_promotion("allow"):
-            wanted, plain = jax.vjp(linear.formula, *args)
+            wanted, plain = jax.vjp(formulas.linear, *args)
         np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
         for a, b in zip(back(g), plain(g), strict=True):
             assert a.shape == b.shape

@@ -1,9 +1,11 @@
 """Layers on single vectors, as in the papers: linear maps, norms, activations, dropout, gathering.
 
-Functions marked ``computed_by`` are formulas: a function of the same name in :mod:`.kernels.cpu`
-computes them with a hand-written backward pass, and tests compare the two.
+Linear maps, norms and GELUs have a backward pass of their own, next to them, so they support
+reverse mode only. Some products have another form on XLA:CPU: see :mod:`.kernels.products`. Each
+function equals the formula of its docstring, and its gradient the formula's, in float64 to 1e-12.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -13,9 +15,22 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.kernels import cpu
-from transformer_jax.functional.partitioning import Axes
-from transformer_jax.functional.real_arguments import computed_by, real_arguments
+from transformer_jax.functional.kernels.products import (
+    as_row,
+    kernel_gradient,
+    matmul,
+    mean_of_rows,
+    rounded_matmul,
+    sum_rows,
+    widen,
+)
+from transformer_jax.functional.partitioning import (
+    Axes,
+    constrain,
+    unshard_fsdp,
+    unshard_fsdp_again,
+)
+from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "ACTIVATIONS",
@@ -40,7 +55,7 @@ __all__ = [
 # --- linear maps ---------------------------------------------------------------------------------
 
 
-@computed_by(cpu.linear)
+@real_arguments
 def linear(
     x: Float[Array, "*rows D"],
     kernel: Float[Array, "D F"],
@@ -66,11 +81,43 @@ def linear(
         >>> linear(x, jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 10.0]))
         Array([[ 1.,  2., 13.]], dtype=float32)
     """
-    y = x @ kernel
-    return y if bias is None else y + bias
+    return _linear(x, kernel, bias, axes)
 
 
-@computed_by(cpu.linear_transposed)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _linear(x, kernel, bias, axes):
+    y = rounded_matmul(x, unshard_fsdp(kernel, axes, x.dtype), ((x.ndim - 1,), (0,)))
+    return y if bias is None else y + as_row(bias, y)
+
+
+def _linear_forward(x, kernel, bias, axes):
+    return _linear(x, kernel, bias, axes), (x, kernel, bias)
+
+
+def _linear_backward(axes, saved, g):
+    x, stored, bias = saved
+    kernel, g = unshard_fsdp_again(stored, axes, x.dtype, g)
+    dx = rounded_matmul(g, kernel, ((g.ndim - 1,), (1,)))
+    dkernel = lax.platform_dependent(x, g, cpu=_gradient_of_rows, default=_gradient_of_axes)
+    if axes is not None:
+        dkernel = constrain(dkernel, axes)
+    return dx, dkernel.astype(stored.dtype), None if bias is None else sum_rows(g, bias.dtype)
+
+
+def _gradient_of_rows(x, g):
+    return kernel_gradient(*(a.reshape(-1, a.shape[-1]) for a in (x, g)))
+
+
+def _gradient_of_axes(x, g):
+    # Rows keep their axes, which are sharded: merging them could move data between devices.
+    rows = tuple(range(x.ndim - 1))
+    return widen(lax.dot_general(x, g, ((rows, rows), ((), ()))))
+
+
+_linear.defvjp(_linear_forward, _linear_backward)
+
+
+@real_arguments
 def linear_transposed(
     x: Float[Array, "*rows D"],
     kernel: Float[Array, "F D"],
@@ -87,14 +134,16 @@ def linear_transposed(
         >>> linear_transposed(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))
         Array([[1., 3.]], dtype=float32)
     """
-    y = x @ kernel.T
-    return y if bias is None else y + bias
+    y = matmul(x, unshard_fsdp(kernel, axes, x.dtype), x.ndim - 1, 1).astype(x.dtype)
+    return y if bias is None else y + as_row(bias, y)
 
 
 # --- norms ---------------------------------------------------------------------------------------
 
+# The backward passes normalize x again, which is cheaper than saving the result.
 
-@computed_by(cpu.layer_norm)
+
+@real_arguments
 def layer_norm(
     x: Float[Array, "*rows D"],
     gain: Float[Array, " D"],
@@ -113,12 +162,52 @@ def layer_norm(
         >>> layer_norm(jnp.array([[5.0, 9.0]]), jnp.ones(2), jnp.zeros(2), eps=0.0)
         Array([[-1.,  1.]], dtype=float32)
     """
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    y = (x - mean) / jnp.sqrt(variance + eps) * gain
-    return y if bias is None else y + bias
+    return _layer_norm(x, gain, bias, eps)
 
 
-@computed_by(cpu.rms_norm)
+def _standard(x, eps):
+    """Rows with mean 0 and variance 1, their means, and the factors that scaled them.
+
+    The rounded mean of equal values differs from them, and the difference, divided by ``√ε``, would
+    be of order 1 for rows of 12345.6. So the mean of the difference is subtracted too.
+    """
+    x = widen(x)
+    mean = mean_of_rows(x)
+    rest = mean_of_rows(x - mean)
+    centred = (x - mean) - rest
+    scale = lax.rsqrt(mean_of_rows(jnp.square(centred)) + eps)
+    return centred * scale, (mean, rest), scale
+
+
+def _scaled(n, gain, bias, dtype):
+    y = n * as_row(gain, n)
+    return (y if bias is None else y + as_row(bias, n)).astype(dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _layer_norm(x, gain, bias, eps):
+    return _scaled(_standard(x, eps)[0], gain, bias, x.dtype)
+
+
+def _layer_forward(x, gain, bias, eps):
+    n, means, scale = _standard(x, eps)
+    return _scaled(n, gain, bias, x.dtype), (x, means, scale, gain, bias)
+
+
+def _layer_backward(eps, saved, g):
+    x, (mean, rest), scale, gain, bias = saved
+    n = ((widen(x) - mean) - rest) * scale
+    g = widen(g)
+    h = g * as_row(gain, n)
+    dx = scale * (h - mean_of_rows(h) - n * mean_of_rows(h * n))
+    dbias = None if bias is None else sum_rows(g, bias.dtype)
+    return dx.astype(x.dtype), sum_rows(g * n, gain.dtype), dbias
+
+
+_layer_norm.defvjp(_layer_forward, _layer_backward)
+
+
+@real_arguments
 def rms_norm(
     x: Float[Array, "*rows D"], gain: Float[Array, " D"], eps: float
 ) -> Float[Array, "*rows D"]:
@@ -133,7 +222,35 @@ def rms_norm(
         >>> rms_norm(jnp.array([[2.0, -2.0]]), jnp.array([1.0, 3.0]), eps=0.0)
         Array([[ 1., -3.]], dtype=float32)
     """
-    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + eps) * gain
+    return _rms_norm(x, gain, eps)
+
+
+def _unit(x, eps):
+    """Rows with root mean square 1, and the factors that scaled them."""
+    x = widen(x)
+    scale = lax.rsqrt(mean_of_rows(jnp.square(x)) + eps)
+    return x * scale, scale
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _rms_norm(x, gain, eps):
+    return _scaled(_unit(x, eps)[0], gain, None, x.dtype)
+
+
+def _rms_forward(x, gain, eps):
+    n, scale = _unit(x, eps)
+    return _scaled(n, gain, None, x.dtype), (x, scale, gain)
+
+
+def _rms_backward(eps, saved, g):
+    x, scale, gain = saved
+    n, g = widen(x) * scale, widen(g)
+    h = g * as_row(gain, n)
+    dx = scale * (h - n * mean_of_rows(h * n))
+    return dx.astype(x.dtype), sum_rows(g * n, gain.dtype)
+
+
+_rms_norm.defvjp(_rms_forward, _rms_backward)
 
 
 # --- activations ---------------------------------------------------------------------------------
@@ -189,7 +306,7 @@ def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.tanh(x)
 
 
-@computed_by(cpu.gelu)
+@real_arguments
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``x Φ(x)``, where ``Φ`` is the standard normal distribution, by the error function.
 
@@ -199,10 +316,49 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         >>> f"{gelu(jnp.float32(1.0)):.4f}"
         '0.8413'
     """
-    return x * 0.5 * (1 + lax.erf(x / math.sqrt(2)))
+    return _gelu(x)
 
 
-@computed_by(cpu.gelu_tanh)
+@jax.custom_vjp
+def _gelu(x):
+    wide = widen(x)
+    return (wide * _normal(wide)).astype(x.dtype)
+
+
+def _gelu_forward(x):
+    # The slope is saved instead of x: it shares terms with the value.
+    wide = widen(x)
+    p = _normal(wide)
+    density = jnp.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+    return _with_slope(x, wide * p, p + wide * density)
+
+
+def _normal(x):
+    return 0.5 * (1 + lax.erf(x * math.sqrt(0.5)))
+
+
+def _with_slope(x, y, slope):
+    """Returns both in the dtype of ``x``; the barrier keeps XLA:CPU from delaying the slope."""
+    both = y.astype(x.dtype), slope.astype(x.dtype)
+    return lax.platform_dependent(*both, cpu=_barrier, default=_pair)
+
+
+def _barrier(y, slope):
+    return lax.optimization_barrier((y, slope))
+
+
+def _pair(y, slope):
+    return y, slope
+
+
+def _gelu_backward(slope, g):
+    return (g * slope,)
+
+
+_gelu.defvjp(_gelu_forward, _gelu_backward)
+
+
+@real_arguments
 def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))``, the tanh approximation of :func:`gelu`.
 
@@ -212,7 +368,35 @@ def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         >>> f"{gelu_tanh(jnp.float32(1.0)):.4f}"
         '0.8412'
     """
-    return x / 2 * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return _gelu_tanh(x)
+
+
+CUBIC = 0.044715
+_FLAT = 1e6  # squares of values at which the tanh is 1 in every dtype
+_SLOPE = math.sqrt(2 / math.pi)
+
+
+@jax.custom_vjp
+def _gelu_tanh(x):
+    wide = widen(x)
+    return (wide * _near_normal(wide)[0]).astype(x.dtype)
+
+
+def _gelu_tanh_forward(x):
+    wide = widen(x)
+    p, flat = _near_normal(wide)
+    # The tanh is flat long before the square of x overflows; 0 times infinity would be NaN.
+    curve = 0.5 * _SLOPE * (1 + 3 * CUBIC * jnp.minimum(wide * wide, _FLAT))
+    return _with_slope(x, wide * p, p + wide * flat * curve)
+
+
+def _near_normal(x):
+    """An approximation of ``Φ`` by a tanh, and the slope of that tanh."""
+    t = jnp.tanh(_SLOPE * (x + CUBIC * x * x * x))
+    return 0.5 * (1 + t), 1 - t * t
+
+
+_gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_backward)
 
 
 @real_arguments

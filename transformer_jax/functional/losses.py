@@ -12,13 +12,13 @@ from transformer_jax.functional.kernels import cross_entropy as kernels
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES
 from transformer_jax.functional.layers import soft_cap
 from transformer_jax.functional.partitioning import unshard_fsdp
-from transformer_jax.functional.real_arguments import computed_by, real_arguments
+from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.sparse_table_gradient import with_gradient_of_rows
 
 __all__ = ["OutputTable", "cross_entropy", "linear_cross_entropy", "token_cross_entropy"]
 
 
-@computed_by(kernels.token_cross_entropy)
+@real_arguments
 def token_cross_entropy(
     logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], label_smoothing: float = 0.0
 ) -> Float[Array, "*rows"]:
@@ -36,9 +36,7 @@ def token_cross_entropy(
         >>> token_cross_entropy(jnp.zeros((1, 4)), jnp.array([2])) == jnp.log(4.0)
         Array([ True], dtype=bool)
     """
-    log_p = jax.nn.log_softmax(logits)
-    wanted = jnp.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
-    return -(1 - label_smoothing) * wanted - label_smoothing * log_p.mean(-1)
+    return kernels.token_cross_entropy(logits, targets, label_smoothing)
 
 
 @real_arguments

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from transformer_jax.core.errors import ArgumentError, plural
 
-__all__ = ["as_real", "check_bias_dtype", "check_mask", "computed_by", "real_arguments"]
+__all__ = ["as_real", "check_bias_dtype", "check_mask", "real_arguments"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -117,33 +117,6 @@ def check_mask(mask: Any, where: str) -> None:
             f"{where}: an array with {plural(rank, 'dimension')} instead of the four of [B N T S]"
             + (f": use {hint}" if hint else "")
         )
-
-
-def computed_by(kernel: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Decorator of a formula that ``kernel`` computes faster, with the same arguments.
-
-    The formula specifies the kernel: it runs only in tests, as ``function.formula``. Arguments are
-    checked by :func:`real_arguments`.
-
-    Example:
-        >>> from jaxtyping import Array, Float
-        >>> @computed_by(lambda x: x + x)
-        ... def twice(x: Float[Array, " T"]) -> Float[Array, " T"]:
-        ...     return 2 * x
-        >>> twice(jnp.ones(1)), twice.formula(jnp.ones(1))
-        (Array([2.], dtype=float32), Array([2.], dtype=float32))
-    """
-
-    def decorate(formula: Function) -> Function:
-        @functools.wraps(formula)
-        def compute(*args: Any, **kwargs: Any) -> Any:
-            return kernel(*args, **kwargs)
-
-        checked: Any = real_arguments(compute)
-        checked.formula = formula
-        return typing.cast(Function, checked)
-
-    return decorate
 
 
 def as_real(x: Any, where: str) -> Array:
