@@ -21,8 +21,8 @@ from transformer_jax.functional.losses import OutputTable, linear_cross_entropy,
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import alibi_bias
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.state import split
 

@@ -33,7 +33,7 @@ import sys, time
 import jax, numpy
 from benchmarks.resident import peak
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
-import transformer_jax.models.decoder
+import transformer_jax.models.transformer.models
 jax.device_put(0.0).block_until_ready()
 base = peak()
 start = time.perf_counter()
@@ -69,8 +69,8 @@ def write_gpt2(folder: Path, **size: int) -> int:
     from transformer_jax.core.trees import flatten_dict, unflatten_dict
     from transformer_jax.interop.export import write_folder
     from transformer_jax.interop.family import Model
-    from transformer_jax.models.decoder import Decoder
     from transformer_jax.models.presets import PRESETS
+    from transformer_jax.models.transformer.models import Decoder
 
     config = resized(PRESETS["gpt2_small"], **size) if size else PRESETS["gpt2_small"]
     shapes = flatten_dict(nnx.to_pure_dict(nnx.split(nnx.eval_shape(

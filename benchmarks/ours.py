@@ -30,7 +30,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import split

@@ -26,11 +26,11 @@ from transformer_jax.data.store import TokenStore
 from transformer_jax.inference.encoding.batching import pack
 from transformer_jax.inference.encoding.vectors import Embedder
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.partition import merging
 from transformer_jax.models.presets import bert
+from transformer_jax.models.transformer.models import Encoder
 from transformer_jax.recipes.finetuning import ExampleTokens as EncoderTraining
 from transformer_jax.recipes.texts import LengthBatches as PretrainTraining
 from transformer_jax.training.objectives import masked_lm, sequence_classification

@@ -29,8 +29,8 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.state import split

@@ -7,9 +7,9 @@ import numpy as np
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.models.layers.basic import FeedForward, Linear, Norm
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed, Linear, Norm
 from transformer_jax.models.protocol import Encoded
+from transformer_jax.models.transformer.layers import FeedForward
 
 BOS, EOS, WAVES, SIZE = 0, 1, 8, 32
 

@@ -6,7 +6,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.decoding.programs import generate
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.protocol import Encoded
 
 PAD, BOS, EOS, V, SIZE = 0, 1, 2, 12, 3

@@ -131,7 +131,7 @@ def test_every_ring_has_its_place():
 def test_the_rule_would_notice():
     assert LEVEL["interop"] > LEVEL["training"] > LEVEL["models"]
     assert "transformer_jax.functional.masks" in set(
-        imported(PACKAGE / "models/layers/attention.py")
+        imported(PACKAGE / "models/transformer/layers.py")
     )
     assert len(FILES) > 20
 

@@ -24,11 +24,10 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.presets import bert
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
 V = TOKENIZER.vocab_size

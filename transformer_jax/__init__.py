@@ -54,11 +54,15 @@ if TYPE_CHECKING:
         ScoreConfig,
         TransformerConfig,
     )
-    from transformer_jax.models.decoder import Decoder, TransformerDecoder
-    from transformer_jax.models.encoder import Encoder, TransformerEncoder
-    from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
     from transformer_jax.models.partition import merging
     from transformer_jax.models.presets import PRESETS
+    from transformer_jax.models.transformer.models import (
+        Decoder,
+        Encoder,
+        TransformerDecoder,
+        TransformerEncoder,
+        TransformerEncoderDecoder,
+    )
     from transformer_jax.parallel.mesh import make_mesh
     from transformer_jax.parallel.settings import MeshConfig
     from transformer_jax.recipes import tasks
@@ -130,12 +134,12 @@ _MODULES = {
     "GenerationConfig": "decoding.generation_config",
     "attend": "functional.attention",
     "Mask": "functional.masks",
-    "Decoder": "models.decoder",
-    "Encoder": "models.encoder",
+    "Decoder": "models.transformer.models",
+    "Encoder": "models.transformer.models",
     "EncoderDecoder": "models.composed",
-    "TransformerDecoder": "models.decoder",
-    "TransformerEncoder": "models.encoder",
-    "TransformerEncoderDecoder": "models.encoder_decoder",
+    "TransformerDecoder": "models.transformer.models",
+    "TransformerEncoder": "models.transformer.models",
+    "TransformerEncoderDecoder": "models.transformer.models",
     "MeshConfig": "parallel.settings",
     "make_mesh": "parallel.mesh",
     "load": "inference.loading",

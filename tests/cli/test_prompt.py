@@ -24,7 +24,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState

@@ -25,7 +25,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import translation_attention
 from transformer_jax.inference.load_run import chosen_checkpoint, load
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 
 GREEDY = TRANSLATION.changed(num_beams=1)
 

@@ -29,13 +29,12 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 B, S, T, V, D = 3, 4, 5, 7, 16
 EOS, PAD, BOS = 1, 0, 2

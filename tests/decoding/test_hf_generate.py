@@ -21,9 +21,8 @@ from transformer_jax.decoding.search import search as find
 from transformer_jax.decoding.search_plan import plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchRows, Steps
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, PositionConfig
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 V, H, P, T, S, B = 13, 997, 6, 12, 5, 3
 OUT = np.float32(-1e9)

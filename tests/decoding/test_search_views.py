@@ -26,8 +26,8 @@ from transformer_jax.decoding.search_state import SearchRows, Steps
 from transformer_jax.decoding.search_views import every_text, tree_of_beams
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, PositionConfig
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder
 
 LENGTH = 3
 

@@ -27,7 +27,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 
 PAD, UNK, BOS, EOS = range(4)
 LETTERS = "abcdefghijklmnop"

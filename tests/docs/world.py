@@ -38,7 +38,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import save_embeddings
 

@@ -16,14 +16,11 @@ from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models import encoder, encoder_decoder
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.layers import block, stack
-from transformer_jax.models.layers.attention import Attention
-from transformer_jax.models.layers.block import Block
 from transformer_jax.models.layers.cache import Cache, LayerCache
-from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.recurrent import RecurrentEncoder
+from transformer_jax.models.transformer.layers import Attention, Block, Stack
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 from transformer_jax.models.two_towers import TwoTowers
 from transformer_jax.training import objectives
 

@@ -1,4 +1,4 @@
-"""What docstrings of functions with a backward pass of their own say, in plain jax.numpy."""
+"""Formulas of functions with a backward pass of their own, in plain jax.numpy."""
 
 import math
 

@@ -34,8 +34,8 @@ from transformer_jax.functional.reduce_scatter import (
 )
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
-from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.parameters import parameters
+from transformer_jax.models.transformer.layers import Attention
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings
 

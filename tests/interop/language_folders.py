@@ -20,7 +20,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 # The kind of pieces, the class of the tokenizer, the number of languages, and two of these.

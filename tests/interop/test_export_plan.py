@@ -25,8 +25,8 @@ from transformer_jax.models.config import (
     PositionConfig,
     ScoreConfig,
 )
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.models.transformer.models import Encoder
 from transformer_jax.recipes.registry import named_runs
 
 ENCODER = dataclasses.replace(

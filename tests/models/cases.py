@@ -23,9 +23,8 @@ from tests.models import (
 from transformer_jax.core.trees import flatten_dict, with_leaves
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import ComputeConfig
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.making import make_model
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 B, S, T = 3, 7, 6
 LENGTHS = np.array([S, 3, 3], np.int32)  # a program for each

@@ -22,9 +22,8 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.costs import accounting
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 B, S, T = 4, 32, 24
 

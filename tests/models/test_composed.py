@@ -22,14 +22,15 @@ from transformer_jax.models.config import (
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import TransformerDecoder
-from transformer_jax.models.encoder import TransformerEncoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.parameters import layer_depths, parameters
 from transformer_jax.models.partition import merging
 from transformer_jax.models.protocol import Decodable, Encoded, Scorer
+from transformer_jax.models.transformer.models import (
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerEncoderDecoder,
+)
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import TrainState, split

@@ -26,8 +26,8 @@ from transformer_jax.models.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.placement import prepare_for_decoding
 
 V, T = 23, 12

@@ -25,11 +25,11 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.models.layers.attention import Positions
 from transformer_jax.models.prepare import stack_blocks
 from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.models.transformer.layers import Positions
+from transformer_jax.models.transformer.models import Encoder
 
 V, D, T = 20, 16, 8
 

@@ -28,11 +28,11 @@ from transformer_jax.models.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.models.layers.embedding import Embed
-from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.prepare import stack_blocks, unstack_blocks
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.layers import Stack
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.placement import prepare_for_decoding, split_model
 
 B, S, T, V = 3, 7, 6, 23
@@ -382,7 +382,7 @@ def test_heads_that_do_not_divide_are_refused():
 
 def test_nine_by_nine():
     """Row L10: h=3, d=9: the fused kernel is three 9x3 slices, and 4·81 parameters."""
-    from transformer_jax.models.layers.attention import Attention
+    from transformer_jax.models.transformer.layers import Attention
 
     config = change(d_model=9, attention={"num_heads": 3, "bias": False, "out_bias": False})
     attention = Attention(config, rngs=nnx.Rngs(0))

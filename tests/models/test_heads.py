@@ -15,7 +15,6 @@ from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.models.config import AttentionConfig, HeadConfig, NormConfig, PositionConfig
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     EncoderForMaskedLM,
@@ -23,6 +22,7 @@ from transformer_jax.models.heads import (
     TokenClassifier,
 )
 from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.models.transformer.models import Encoder
 
 V, D, T = 20, 16, 6
 

@@ -11,7 +11,7 @@ from flax import nnx
 from tests.drawing import compiled, drawn, normals
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.composed import EncoderDecoder
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.partition import merging

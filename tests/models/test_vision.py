@@ -28,10 +28,10 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.costs import accounting
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.prepare import stack_blocks
 from transformer_jax.models.presets import PRESETS, bert, vit
+from transformer_jax.models.transformer.models import Encoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings

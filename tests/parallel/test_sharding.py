@@ -26,7 +26,6 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
     EncoderForMaskedLM,
     ReplacedTokenDetector,
@@ -42,6 +41,7 @@ from transformer_jax.models.layers.parameters import (
 )
 from transformer_jax.models.making import make_model
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig

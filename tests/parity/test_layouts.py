@@ -31,9 +31,8 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)

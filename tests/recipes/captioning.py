@@ -34,8 +34,8 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import TransformerDecoder
 from transformer_jax.models.presets import vit
+from transformer_jax.models.transformer.models import TransformerDecoder
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.recipes import registry
 from transformer_jax.recipes.recipe import Named, Recipe

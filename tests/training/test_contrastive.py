@@ -10,8 +10,7 @@ from flax import nnx
 
 from tests.training import families
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.partition import merging
 from transformer_jax.models.two_towers import TwoTowers
 from transformer_jax.parallel.mesh import make_mesh

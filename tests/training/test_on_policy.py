@@ -17,8 +17,8 @@ from tests.training.small_decoder import CONFIG, TOKENIZER
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.decoding.options import special_tokens
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier, ValuedDecoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.recipes.tasks import on_policy_task, preference_task, rewards
 from transformer_jax.runs.checkpoint_reader import load_params

@@ -27,7 +27,7 @@ from transformer_jax.decoding.options import special_tokens
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.chat_session import ChatModel
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.recipes.tasks import on_policy_task
 from transformer_jax.recipes.tasks.rewards import PythonReward

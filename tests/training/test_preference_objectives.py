@@ -15,8 +15,8 @@ from tests.training.small_decoder import CONFIG, TOKENIZER
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.partition import EVERYTHING
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.recipes.tasks import preference_task
 from transformer_jax.training import preference_objectives as objectives

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import path_name
 from transformer_jax.models.config import HeadConfig
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.presets import bert
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.training.state import (

@@ -20,8 +20,8 @@ from transformer_jax.models.config import (
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.partition import merging, where
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh, shard_batch
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import replicated

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from transformer_jax.models.config import AttentionConfig, TransformerConfig
-from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.transformer.layers import Attention
 from transformer_jax.visual.attention_flow import (
     HeadSizes,
     plot_attention_head,

@@ -369,7 +369,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
     import numpy as np
 
     from transformer_jax.functional.masks import Mask
-    from transformer_jax.models.layers.embedding import sinusoids
+    from transformer_jax.models.transformer.layers import sinusoids
     from transformer_jax.visual.attention_flow import HeadSizes, plot_multi_head_attention
     from transformer_jax.visual.positions import padded_masks, plot_masks, plot_positions
 

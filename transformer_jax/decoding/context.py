@@ -16,7 +16,7 @@ from transformer_jax.decoding.requests import TextScore
 from transformer_jax.decoding.text_generation import CausalTextGenerator
 from transformer_jax.decoding.windows import Window, windows
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.models.layers.embedding import check_indices
+from transformer_jax.models.layers.basic import check_indices
 
 __all__ = ["ContextTextGenerator", "TextStart"]
 

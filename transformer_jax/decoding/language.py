@@ -29,7 +29,7 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence, KeptContext
 from transformer_jax.models.adapters import choose_rows
-from transformer_jax.models.layers.embedding import check_indices
+from transformer_jax.models.layers.basic import check_indices
 from transformer_jax.parallel.placement import prepared, round_up_rows, split_model
 
 __all__ = ["DecoderLanguageModel"]

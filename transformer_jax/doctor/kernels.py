@@ -21,7 +21,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.laws import Finding
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.layers.attention import Attention
+from transformer_jax.models.transformer.layers import Attention
 
 __all__ = ["kernel_checks", "kernels_of"]
 

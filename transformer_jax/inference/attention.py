@@ -20,7 +20,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.base import warn_of_texts
 from transformer_jax.inference.generation_settings import changes_of
 from transformer_jax.inference.runs import open_directory, text_start
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.visual.attention import (
     AttentionMaps,
     attention_html,

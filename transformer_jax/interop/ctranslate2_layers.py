@@ -8,9 +8,8 @@ import numpy as np
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.functional.positions import rotary_frequencies
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.layers.attention import frequencies_of
-from transformer_jax.models.layers.embedding import sinusoids
 from transformer_jax.models.prepare import unstack_blocks
+from transformer_jax.models.transformer.layers import frequencies_of, sinusoids
 
 __all__ = ["Layers"]
 

@@ -15,8 +15,8 @@ from transformer_jax.interop.families import FAMILIES, family_of
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
 from transformer_jax.models.config import HeadConfig, PositionConfig, TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.layers.embedding import sinusoids
 from transformer_jax.models.prepare import unstack_blocks
+from transformer_jax.models.transformer.layers import sinusoids
 
 __all__ = [
     "ExportPlan",

@@ -26,7 +26,7 @@ from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import nearest_sizes
 from transformer_jax.laboratory.settings import LengthSettings, ScoreChoice
 from transformer_jax.models.composed import EncoderDecoder
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder

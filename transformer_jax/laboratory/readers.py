@@ -22,10 +22,9 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.recurrent import Recurrent
-from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.transformer.layers import Stack
 
 __all__ = ["Reader", "nearest_size", "nearest_sizes", "num_parameters"]
 

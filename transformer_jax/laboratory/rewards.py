@@ -28,8 +28,8 @@ from transformer_jax.models.config import (
     FeedForwardConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import ValuedDecoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training import on_policy
 from transformer_jax.training.on_policy import KLControl, Samples
 from transformer_jax.training.preference_objectives import Policies, beside_reference

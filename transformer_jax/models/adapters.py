@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.functional.sparse_table_gradient import put_rows
-from transformer_jax.models.layers.basic import Linear, LinearTransposed
-from transformer_jax.models.layers.embedding import TrainedRows
+from transformer_jax.models.layers.basic import Linear, LinearTransposed, TrainedRows
 from transformer_jax.models.layers.parameters import logical_axes
 from transformer_jax.models.layers.summary import Summarized
 

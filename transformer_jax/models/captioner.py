@@ -7,9 +7,9 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.decoder import TransformerDecoder
-from transformer_jax.models.layers.attention import stack_weights
 from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.transformer.layers import stack_weights
+from transformer_jax.models.transformer.models import TransformerDecoder
 from transformer_jax.models.vision import VisionEncoder
 
 __all__ = ["Captioner"]

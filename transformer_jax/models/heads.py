@@ -10,10 +10,8 @@ from transformer_jax.functional.layers import ACTIVATIONS, dropout, gather_posit
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.layers.basic import Linear, Norm
-from transformer_jax.models.layers.embedding import Head
+from transformer_jax.models.transformer.models import Decoder, Encoder, Head
 
 __all__ = [
     "DecoderSequenceClassifier",

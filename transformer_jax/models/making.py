@@ -47,12 +47,12 @@ def make_model(
 
         return RecurrentEncoderDecoder(config, rngs=rngs)
     if kind == "decoder":
-        from transformer_jax.models.decoder import Decoder
         from transformer_jax.models.heads import ValuedDecoder
+        from transformer_jax.models.transformer.models import Decoder
 
         return ValuedDecoder(config, rngs=rngs) if valued else Decoder(config, rngs=rngs)
     if kind == "encoder-decoder":
-        from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+        from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 
         return TransformerEncoderDecoder(config, rngs=rngs)
     if kind == "image":
@@ -73,7 +73,6 @@ def _encoder_or_classifier(
     labels: int,
     rngs: nnx.Rngs,
 ) -> Any:
-    from transformer_jax.models.encoder import Encoder
     from transformer_jax.models.heads import (
         DecoderSequenceClassifier,
         EncoderForMaskedLM,
@@ -81,6 +80,7 @@ def _encoder_or_classifier(
         SequenceClassifier,
         TokenClassifier,
     )
+    from transformer_jax.models.transformer.models import Encoder
 
     if kind == "encoder":
         if not mlm_head:

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer_jax.models.layers.attention import Attention, fused
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.layers.basic import Linear, fused
+from transformer_jax.models.transformer.layers import Attention, Stack
 
 __all__ = ["fuse_qkv", "separate_blocks", "stack_blocks", "unstack_blocks"]
 

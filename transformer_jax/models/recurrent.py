@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, Int, Key
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.embedding import Embed, FeatureProjection
+from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.step_decoder import WIDTH, RecurrentMemory, StepDecoder
+from transformer_jax.models.transformer.models import FeatureProjection
 
 __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]
 

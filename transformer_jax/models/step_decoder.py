@@ -15,12 +15,12 @@ from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.functional.recurrent import CELLS, State, stop_at_multiples
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.embedding import Embed, output_table
+from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import projected_keys, score_of_projected
 from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
+from transformer_jax.models.transformer.models import output_table
 
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 

@@ -11,11 +11,10 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.layers.embedding import Embed, check_tokens
+from transformer_jax.models.layers.basic import Embed, Linear, check_tokens
 from transformer_jax.models.layers.parameters import at_depth
-from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.layers.summary import Summarized
+from transformer_jax.models.transformer.layers import Stack
 from transformer_jax.models.vision import VisionEncoder
 
 __all__ = ["TextTower", "TwoTowers"]

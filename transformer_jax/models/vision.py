@@ -12,12 +12,10 @@ from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.partitioning import constrain, unshard_fsdp
 from transformer_jax.functional.patches import convolve, max_pool, patchify, sequence_pool
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.layers.attention import Attention
-from transformer_jax.models.layers.basic import FeedForward, Linear, Norm
-from transformer_jax.models.layers.embedding import Embed
+from transformer_jax.models.layers.basic import Embed, Linear, Norm
 from transformer_jax.models.layers.parameters import at_depth, logical_axes
-from transformer_jax.models.layers.stack import OnHidden, Stack
 from transformer_jax.models.layers.summary import Summarized
+from transformer_jax.models.transformer.layers import Attention, FeedForward, OnHidden, Stack
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
 

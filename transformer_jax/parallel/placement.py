@@ -14,12 +14,11 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.core.trees import device_of
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
-from transformer_jax.models.layers.attention import Attention
 from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import replaced, with_attention_kernels
-from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.prepare import fuse_qkv, separate_blocks
+from transformer_jax.models.transformer.layers import Attention, Stack
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, shardings
@@ -216,7 +215,7 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
 
     Example:
         >>> from transformer_jax.models.presets import PRESETS
-        >>> from transformer_jax.models.decoder import Decoder
+        >>> from transformer_jax.models.transformer.models import Decoder
         >>> import dataclasses
         >>> sizes = {"vocab_size": 5, "d_model": 12, "decoder_layers": 1}
         >>> config = dataclasses.replace(PRESETS["nanogpt_char"], **sizes)

@@ -15,7 +15,7 @@ from transformer_jax.core.output_files import draft_file
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.preference_examples import CompletionStore
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes.checks import mesh_of
 from transformer_jax.recipes.freezing import initial_of

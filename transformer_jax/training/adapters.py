@@ -16,10 +16,10 @@ from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.models.adapters import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.models.layers.replace import replaced
-from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.lora import merged, not_finite, split_adapters
 from transformer_jax.models.prepare import separate_blocks
 from transformer_jax.models.trainable_tokens import put_in, split_rows
+from transformer_jax.models.transformer.layers import Stack
 from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.training.state import digest
 

@@ -271,7 +271,7 @@ def ppo(
     """Proximal policy optimization: the clipped surrogate plus the loss of the value head.
 
     Losses are averaged over the tokens of completions. The policy is a
-    :class:`~transformer_jax.models.decoder.ValuedDecoder`; batches come from :func:`collect`.
+    :class:`~transformer_jax.models.heads.ValuedDecoder`; batches come from :func:`collect`.
     Schulman et al. 2017; Ziegler et al. 2019.
 
     Args:

@@ -16,8 +16,8 @@ from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.writing import KeptContext
 from transformer_jax.inference.chat_session import ChatModel, ChatSession, fit_messages
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, PositionConfig
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder
 
 CONTEXT = 128
 GREEDY = GenerationRequest("", max_new_tokens=9, temperature=0)

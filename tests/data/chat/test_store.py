@@ -22,7 +22,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.recipes.tasks.instruction_task import log_chats
 from transformer_jax.training.objectives import language_model
 

@@ -24,9 +24,9 @@ from transformer_jax.models.config import (
     ScoreConfig,
     TransformerConfig,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.models.presets import bert
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 
 D, L, LENGTH = 16, 2, 20
 TEXTS = [

@@ -12,10 +12,9 @@ from flax import nnx
 from tests.drawing import compiled, drawn, normals
 from transformer_jax.functional.masks import Mask, causal, length_mask
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
-from transformer_jax.models.layers.attention import Attention, Positions
-from transformer_jax.models.layers.block import Block, Memory
 from transformer_jax.models.layers.cache import LayerCache
 from transformer_jax.models.prepare import fuse_qkv
+from transformer_jax.models.transformer.layers import Attention, Block, Memory, Positions
 
 B, T, S, D, N, K, H, U = 2, 5, 3, 12, 4, 2, 6, 5
 CONFIG = TransformerConfig(

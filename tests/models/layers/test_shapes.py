@@ -34,9 +34,6 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.decoder import Decoder, TransformerDecoder
-from transformer_jax.models.encoder import Encoder, TransformerEncoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     EncoderForMaskedLM,
@@ -45,10 +42,7 @@ from transformer_jax.models.heads import (
     TokenClassifier,
     ValuedDecoder,
 )
-from transformer_jax.models.layers.attention import Attention
-from transformer_jax.models.layers.basic import FeedForward, Linear, LinearTransposed, Norm
-from transformer_jax.models.layers.block import Block, Memory
-from transformer_jax.models.layers.embedding import Embed, FeatureProjection, Head, TrainedRows
+from transformer_jax.models.layers.basic import Embed, Linear, LinearTransposed, Norm, TrainedRows
 from transformer_jax.models.layers.mixer import ConvolutionMixer, RecurrentMixer
 from transformer_jax.models.layers.parameters import parameters, stacked, unstacked, values
 from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
@@ -57,12 +51,21 @@ from transformer_jax.models.layers.recurrent_attention import (
     GeneralScore,
     LocationScore,
 )
-from transformer_jax.models.layers.stack import Stack
 from transformer_jax.models.prepare import fuse_qkv, stack_blocks, unstack_blocks
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+from transformer_jax.models.transformer.layers import Attention, Block, FeedForward, Memory, Stack
+from transformer_jax.models.transformer.models import (
+    Decoder,
+    Encoder,
+    FeatureProjection,
+    Head,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerEncoderDecoder,
+)
 from transformer_jax.models.two_towers import TextTower, TwoTowers
 from transformer_jax.models.vision import AttentionPool, ImageClassifier, VisionEncoder
 
@@ -286,7 +289,7 @@ CASES = {
     ),
 }  # fmt: skip
 # What others derive from.
-BASES = {"StepDecoder", "Summarized", "_Labelled"}
+BASES = {"Autoregressive", "StepDecoder", "Summarized", "_Labelled"}
 
 
 @functools.cache

@@ -19,9 +19,7 @@ from transformer_jax.models.config import (
     NormConfig,
     TransformerConfig,
 )
-from transformer_jax.models.layers.attention import Attention
-from transformer_jax.models.layers.basic import FeedForward
-from transformer_jax.models.layers.stack import Stack
+from transformer_jax.models.transformer.layers import Attention, FeedForward, Stack
 
 T, D, F = 4, 8, 12
 SIZES = {"vocab_size": 8, "d_model": D, "encoder_layers": 1, "decoder_layers": 0}

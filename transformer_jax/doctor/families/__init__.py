@@ -11,12 +11,10 @@ from transformer_jax.doctor.families.language import decoder_checks, ngram_check
 from transformer_jax.doctor.families.translation import captioner_checks, translator_checks
 from transformer_jax.doctor.kernels import kernel_checks
 from transformer_jax.models.captioner import Captioner
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+from transformer_jax.models.transformer.models import Decoder, Encoder, TransformerEncoderDecoder
 from transformer_jax.models.two_towers import TwoTowers
 from transformer_jax.models.vision import VisionEncoder
 

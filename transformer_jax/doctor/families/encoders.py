@@ -17,7 +17,6 @@ from transformer_jax.doctor.families.inputs import (
 )
 from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     EncoderForMaskedLM,
@@ -25,6 +24,7 @@ from transformer_jax.models.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from transformer_jax.models.transformer.models import Encoder
 from transformer_jax.training import objectives
 
 __all__ = ["classifier_checks", "encoder_checks"]

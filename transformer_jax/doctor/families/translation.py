@@ -24,8 +24,8 @@ from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
 from transformer_jax.doctor.search import search_check
 from transformer_jax.models.captioner import Captioner
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.training import objectives
 
 __all__ = ["captioner_checks", "translator_checks"]

@@ -19,8 +19,8 @@ from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.inference.encoding.batching import Batches
-from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.transformer.models import Encoder
 
 __all__ = ["MASK", "MaskFiller", "TokenPrediction"]
 

@@ -38,10 +38,10 @@ from transformer_jax.inference.encoding.pooling import (
     combine_layers,
     pool_hidden_states,
 )
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.models.layers.attention import stack_weights
 from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.parallel.placement import MeshProgram
+from transformer_jax.models.transformer.layers import stack_weights
+from transformer_jax.models.transformer.models import TransformerEncoderDecoder
+from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.visual.words import WordVectors
 
 __all__ = [

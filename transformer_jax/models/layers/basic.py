@@ -1,26 +1,35 @@
-"""Layers that hold the parameters of one map each: linear, norm, feed-forward."""
+"""Modules with the parameters of one map each: linear, norm, table."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int
 
-from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.layers import (
-    ACTIVATIONS,
-    dropout,
-    layer_norm,
-    linear,
-    linear_transposed,
-    rms_norm,
-)
-from transformer_jax.models.config import NormConfig, TransformerConfig
+from transformer_jax.core.errors import ArgumentError, DataError
+from transformer_jax.functional.layers import layer_norm, linear, linear_transposed, rms_norm
+from transformer_jax.functional.partitioning import take_rows
+from transformer_jax.functional.sparse_table_gradient import replace_taken
+from transformer_jax.models.config import NormConfig
 from transformer_jax.models.layers.parameters import logical_axes
 from transformer_jax.models.layers.summary import Summarized
 
-__all__ = ["FeedForward", "Linear", "LinearTransposed", "Norm", "initial_key"]
+__all__ = [
+    "Embed",
+    "Linear",
+    "LinearTransposed",
+    "Norm",
+    "TrainedRows",
+    "apart",
+    "check_indices",
+    "check_tokens",
+    "fused",
+    "initial_key",
+    "side_by_side",
+]
 
 Axes = tuple[str | None, str | None]
 
@@ -96,28 +105,129 @@ class Norm(Summarized):
         return layer_norm(x, gain, None if self.bias is None else self.bias[...], self.config.eps)
 
 
-class FeedForward(Summarized):
-    """``f(x W₁ + b₁) W₂ + b₂``, or gated ``(f(x W₁) ⊙ x V) W₂``, applied to every position.
+class Embed(Summarized):
+    """A lookup table: of tokens, positions, segments or distance buckets.
 
-    Vaswani et al. 2017, equation 2; Shazeer 2020 for the gated form.
+    Attributes:
+        table: ``[rows width]``.
+        trained: The trained rows if the table is a constant; None if it is trained or frozen as
+            one.
     """
 
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
-        ff = config.feed_forward
-        self.config = ff
-        up = lambda: Linear(config.d_model, ff.d_ff, ("embed", "mlp"), bias=ff.bias, rngs=rngs)
-        self.up = up()
-        self.gate = up() if ff.gated else None
-        self.down = Linear(ff.d_ff, config.d_model, ("mlp", "embed"), bias=ff.bias, rngs=rngs)
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        axes: Axes = ("vocab", "embed"),
+        *,
+        scale: float,
+        dtype: str = "float32",
+        rngs: nnx.Rngs,
+    ):
+        self.dtype = dtype  # rows are rounded to it
+        init = jax.nn.initializers.normal(scale)
+        table = init(initial_key(rngs), (rows, width), jnp.float32)
+        self.table = nnx.Param(table, axes=axes)
+        self.trained: TrainedRows | None = None
 
-    def __call__(
-        self, x: Float[Array, "*rows D"], key: Key[Array, ""] | None = None
-    ) -> Float[Array, "*rows D"]:
-        """Returns the sub-layer's output; with a ``key``, dropout applies to the hidden units."""
-        hidden = ACTIVATIONS[self.config.activation](self.up(x))
-        if self.gate is not None:
-            hidden = hidden * self.gate(x)
-        return self.down(dropout(hidden, self.config.activation_dropout, key))
+    def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
+        """Returns the rows at ``indices``.
+
+        Within ``jax.jit``, where indices are unknown, an index beyond the table returns the last
+        row.
+
+        Raises:
+            DataError: A known index is below 0 or beyond the table.
+        """
+        check_indices(indices, self.table.shape[0])
+        found = take_rows(self.table[...], indices, logical_axes(self.table), self.dtype)
+        if self.trained is None:
+            return found
+        return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
+
+
+class TrainedRows(Summarized):
+    """Trained rows of a table that is otherwise a constant.
+
+    Attributes:
+        rows: ``[A D]``.
+        ids: The tokens of the rows.
+    """
+
+    def __init__(self, rows: nnx.Param, ids: tuple[int, ...]):
+        self.rows, self.ids = rows, ids
+
+    def replace(
+        self, found: Float[Array, "*where D"], indices: Int[Array, "*where"], size: int, dtype: Any
+    ) -> Float[Array, "*where D"]:
+        """Replaces rows looked up in a table of ``size`` rows if their index is a trained token."""
+        return replace_taken(found, self.rows[...], indices, self.ids, size, dtype)
+
+
+def fused(maps: Sequence[Linear], groups: int = 1) -> tuple[Array, Array | None]:
+    """Kernel and bias of several linear maps of the same inputs, with outputs side by side."""
+    biases = [part.bias[...] for part in maps if part.bias is not None]
+    kernel = side_by_side([part.kernel[...] for part in maps], groups)
+    return kernel, side_by_side(biases, groups) if biases else None
+
+
+def side_by_side(parts: list[Array], groups: int) -> Array:
+    """Concatenates arrays along their last axis, or along each of its ``groups`` equal parts."""
+    if groups == 1:
+        return jnp.concatenate(parts, axis=-1)
+    rows = parts[0].shape[:-1]
+    grouped = [part.reshape(*rows, groups, -1) for part in parts]
+    return jnp.concatenate(grouped, axis=-1).reshape(*rows, -1)
+
+
+def apart(y: Array, widths: list[int], groups: int) -> list[Array]:
+    """Splits the result of :func:`side_by_side` again."""
+    rows = y.shape[:-1]
+    grouped = y.reshape(*rows, groups, -1)
+    ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]
+    return [part.reshape(*rows, -1) for part in jnp.split(grouped, ends, axis=-1)]
+
+
+def check_indices(indices: Any, rows: int, what: str = "index") -> None:
+    """Refuses indices that are out of range for a table of ``rows`` rows, if they are known.
+
+    They are unknown within ``jax.jit``, or if other processes hold some of them.
+
+    Raises:
+        DataError: Names the first such index.
+
+    Example:
+        >>> check_indices(np.array([0, 5, 9]), 10)
+        >>> check_indices(np.array([[3, 10]]), 10, "token")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.DataError: token 10: allowed are 0 to 9
+    """
+    if isinstance(indices, jax.core.Tracer) or not getattr(indices, "is_fully_addressable", True):
+        return
+    known = np.asarray(indices)
+    strange = known[(known < 0) | (known >= rows)]
+    if strange.size:
+        raise DataError(f"{what} {strange[0]}: allowed are 0 to {rows - 1}")
+
+
+def check_tokens(tokens: Any, name: str = "tokens") -> None:
+    """Refuses tokens that are not a batch of texts.
+
+    Raises:
+        ArgumentError: They are no array, no whole numbers, or the number of axes is not two.
+
+    Example:
+        >>> check_tokens(jnp.ones((3,), int))
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ArgumentError: tokens have shape (3,): [B T] is needed
+    """
+    if not hasattr(tokens, "ndim") or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        found = getattr(tokens, "dtype", type(tokens).__name__)
+        raise ArgumentError(f"{name} are {found}: an array of whole numbers [B T] is needed")
+    if tokens.ndim != 2:
+        raise ArgumentError(f"{name} have shape {tokens.shape}: [B T] is needed")
 
 
 def initial_key(rngs: Any) -> Any:

@@ -65,7 +65,7 @@ def with_attention_kernels(model: Any, device: Any) -> Any:
     Example:
         >>> import jax
         >>> from transformer_jax.models.presets import PRESETS
-        >>> from transformer_jax.models.decoder import Decoder
+        >>> from transformer_jax.models.transformer.models import Decoder
         >>> model = nnx.eval_shape(lambda: Decoder(PRESETS["nanogpt_char"], rngs=nnx.Rngs(0)))
         >>> model = with_attention_kernels(model, jax.devices("cpu")[0])
         >>> model.decoder.blocks[0].self_attention.attention.implementation

@@ -15,7 +15,7 @@ from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.language_model_task import LanguageModelSettings, Rows

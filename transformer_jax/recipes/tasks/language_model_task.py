@@ -23,8 +23,8 @@ from transformer_jax.data.token_file import TextStore, build_tokens
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.protocol import Scorer
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.training import objectives

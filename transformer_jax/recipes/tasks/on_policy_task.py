@@ -17,9 +17,9 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import ValuedDecoder
 from transformer_jax.models.partition import EVERYTHING, Partition
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.recipes.tasks.batching import has_dropout, without_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.runs.checkpoint_score import Metric

@@ -31,11 +31,11 @@ from transformer_jax.functional.calibration import (
 )
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition, merging
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.recipes.tasks.batching import has_dropout, without_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
