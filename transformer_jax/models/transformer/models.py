@@ -566,7 +566,7 @@ class TransformerEncoderDecoder(TransformerDecoder):
             if getattr(config, side) < 1:
                 raise ConfigError(f"{side} is 0: an encoder-decoder needs at least 1 layer a side")
         self.config, decoder = config, config.decoder()
-        self.embedding = source_embedding(config, rngs)
+        self.embedding = source_embedding(config, rngs)  # type: ignore[assignment]
         shared = config.embedding.share_encoder_decoder_embeddings
         self.decoder_embedding = None if shared else token_table(decoder, rngs)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
