@@ -146,7 +146,10 @@ def encode(
     tokens: Int[Array, "B T"] | Float[Array, "B T W"],
     lengths: Int[Array, " B"] | Bool[Array, "B T"],
     segments: Int[Array, "B T"] | None = None,
-    **watch: Any,
+    *,
+    key: Key[Array, ""] | None = None,
+    on_weights: tuple[OnWeights, OnWeights] | None = None,
+    on_hidden: OnHidden | None = None,
 ) -> Float[Array, "B T D"]:
     """Returns a contextual vector for each token, from all tokens around it; none sees padding.
 
@@ -156,11 +159,21 @@ def encode(
         tokens: Texts, or stacked frames of features.
         lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are.
         segments: Part of the pair that each token belongs to, 0 or 1; None is 0.
-        watch: ``key``, ``on_weights`` and ``on_hidden`` of :class:`.Stack`.
+        key: Random key of dropout; None is no dropout.
+        on_weights: Called with the weights of each block's self-attention.
+        on_hidden: Called with the first block's input and each block's output.
     """
     x = embedding(tokens) * stack.config.embedding_scale
     positions = stack.position_ids(tokens.shape[1], lengths)
-    return stack(x, padding_mask(lengths), positions=positions, segments=segments, **watch)
+    return stack(
+        x,
+        padding_mask(lengths),
+        positions=positions,
+        segments=segments,
+        key=key,
+        on_weights=on_weights,
+        on_hidden=on_hidden,
+    )
 
 
 class Encoder(Summarized):
@@ -209,8 +222,16 @@ class Encoder(Summarized):
             on_hidden: Called with the first block's input and each block's output.
         """
         check_tokens(tokens)
-        watch: dict[str, Any] = {"key": key, "on_weights": on_weights, "on_hidden": on_hidden}
-        return encode(self.embedding, self.encoder, tokens, lengths, token_type_ids, **watch)
+        return encode(
+            self.embedding,
+            self.encoder,
+            tokens,
+            lengths,
+            token_type_ids,
+            key=key,
+            on_weights=on_weights,
+            on_hidden=on_hidden,
+        )
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """Returns a vector for each text: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
@@ -282,8 +303,15 @@ class TransformerEncoder(Summarized):
         """
         if isinstance(self.embedding, Embed):
             check_tokens(source, "source tokens")
-        watch: dict[str, Any] = {"key": key, "on_weights": on_weights, "on_hidden": on_hidden}
-        states = encode(self.embedding, self.stack, source, source_lengths, **watch)
+        states = encode(
+            self.embedding,
+            self.stack,
+            source,
+            source_lengths,
+            key=key,
+            on_weights=on_weights,
+            on_hidden=on_hidden,
+        )
         return Encoded(states, source_lengths)
 
 
