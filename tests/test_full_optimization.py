@@ -21,7 +21,7 @@ from transformer_jax.functional.losses import OutputTable, cross_entropy, linear
 from transformer_jax.functional.scores import Scores
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
-from transformer_jax.parallel.inference import prepare_for_decoding
+from transformer_jax.parallel.placement import prepare_for_decoding
 
 FULL = {"xla_backend_optimization_level": 3}
 B, T, V = 2, 6, 11

@@ -27,7 +27,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
-from transformer_jax.parallel.inference import split_model
+from transformer_jax.parallel.placement import split_model
 from transformer_jax.training.adapters import Adapter, merge_adapter, with_choice
 
 CONTEXT = 24

@@ -26,7 +26,6 @@ from transformer_jax.models.config import (
 from transformer_jax.models.partition import merging
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
-from transformer_jax.parallel.inference import mesh_of, shard_parameters, split_model
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.placement import mesh_of, shard_parameters, split_model
 from transformer_jax.parallel.program_report import collectives

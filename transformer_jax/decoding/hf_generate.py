@@ -18,7 +18,7 @@ from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchResult
 from transformer_jax.decoding.windows import round_up
-from transformer_jax.parallel.inference import prepared, split_model
+from transformer_jax.parallel.placement import prepared, split_model
 
 __all__ = ["HFGenerationOutput", "HFGenerator"]
 

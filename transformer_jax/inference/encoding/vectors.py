@@ -41,7 +41,7 @@ from transformer_jax.inference.encoding.pooling import (
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.transformer.layers import stack_weights
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
-from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.parallel.placement import MeshProgram
 from transformer_jax.visual.words import WordVectors
 
 __all__ = [
