@@ -15,10 +15,9 @@ from transformer_jax.doctor import examine, kernels
 from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.models import encoder, encoder_decoder
-from transformer_jax.models.layers import block, stack
 from transformer_jax.models.layers.cache import Cache, LayerCache
 from transformer_jax.models.recurrent import RecurrentEncoder
+from transformer_jax.models.transformer import layers, models
 from transformer_jax.models.transformer.layers import Attention, Block, Stack
 from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 from transformer_jax.models.two_towers import TwoTowers
@@ -48,12 +47,12 @@ def wrap(monkeypatch, owner, name, change):
 @fault("encoder", "padding", r"from layer 1 on: row [13], position \d$")
 def mask_flipped(monkeypatch, model):
     flip = lambda old: lambda lengths: Mask(dense=~old(lengths).array(1, 12))
-    wrap(monkeypatch, encoder, "padding_mask", flip)
+    wrap(monkeypatch, models, "padding_mask", flip)
 
 
 @fault("translator", "padding", r"from encoder layer 1 on: row [13], position")
 def padding_visible(monkeypatch, model):
-    wrap(monkeypatch, encoder_decoder, "padding_mask", lambda old: lambda lengths: Mask())
+    wrap(monkeypatch, models, "padding_mask", lambda old: lambda lengths: Mask())
 
 
 @fault("translator", "padding", r"from decoder layer 1 on: row [13], position")
@@ -64,7 +63,7 @@ def cross_attention_reads_padding(monkeypatch, model):
 
 @fault("speech recognizer", "padding", r"row [13], position")
 def padding_off_by_one(monkeypatch, model):
-    wrap(monkeypatch, encoder_decoder, "padding_mask", lambda old: lambda n: old(n + 1))
+    wrap(monkeypatch, models, "padding_mask", lambda old: lambda n: old(n + 1))
 
 
 @fault("decoder", "causality", "reads position")
@@ -77,7 +76,7 @@ def causal_mask_off_by_one(monkeypatch, model):
     def mask(old):
         return lambda **how: old(**how, **({"offset": 1} if how.get("causal") else {}))
 
-    wrap(monkeypatch, stack, "Mask", mask)
+    wrap(monkeypatch, layers, "Mask", mask)
 
 
 class Unmasked(Block):
@@ -318,7 +317,7 @@ def loss_is_divided_by_the_longest_row(monkeypatch, model):
 @fault("decoder", "batch_of_one", "row")
 def dropout_with_one_key_in_evaluation(monkeypatch, model):
     always = lambda old: lambda x, rate, key: old(x, 0.5, jax.random.key(0))
-    wrap(monkeypatch, block, "dropout", always)
+    wrap(monkeypatch, layers, "dropout", always)
 
 
 @fault("image classifier", "repeatability", "vectors")
@@ -330,7 +329,7 @@ def dropout_in_evaluation(monkeypatch, model):
         keep = lambda: (draw.random(x.shape) < 0.5).astype(x.dtype)
         return x * jax.pure_callback(keep, shape)
 
-    monkeypatch.setattr(block, "dropout", drop)
+    monkeypatch.setattr(layers, "dropout", drop)
 
 
 @pytest.mark.quick("mask flipped", "scale missing", "one layer without a mask", "loss over padding")
