@@ -115,6 +115,7 @@ _CONTENTS = {
     "table of pairs by language": {
         "a path of an address": _TABLE.replace("PATH", "s3://bucket/x.tsv").encode(),
         "a device": _TABLE.replace("PATH", "/dev/zero").encode(),
+        "9 MB": _TABLE.replace("PATH", "a" * 9_000_000).encode(),
     },
     "pictures in arrays": {"a shape of exabytes": _array(_VAST), "objects": _array(_OBJECTS)},
 }

@@ -260,12 +260,18 @@ def _run(change: Callable[[Path], None]) -> Prepare:
     return prepare
 
 
+def _vast(run: Path) -> None:
+    with open(run / "config.json", "wb") as file:
+        file.truncate(1 << 36)  # no blocks on a disk
+
+
 def _fields(text: str) -> Prepare:
     return _run(lambda run: (run / "config.json").write_text(text))
 
 
 RUNS = {
     "deep JSON": _fields('{"model": ' + DEEP),
+    "a file of settings of 64 GB": _run(_vast),
     "a list": _fields("[]"),
     "a number for a group": _fields('{"recipe": "language_model", "model": 3}'),
     "a list for a group": _fields('{"recipe": "language_model", "model": []}'),

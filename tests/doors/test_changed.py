@@ -19,10 +19,12 @@ from tests.doors.readers import Form
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.images.data import ImageData, ImageReadOptions
+from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.labeled import LabeledData
 from transformer_jax.data.labeled_files import LabeledOptions
 from transformer_jax.data.preferences import PreferenceData, open_preferences
 from transformer_jax.data.sources import Files, PairData
+from transformer_jax.data.speech.manifest import read_manifest
 from transformer_jax.data.speech.recordings import SpeechData
 from transformer_jax.data.summaries import SummaryData
 from transformer_jax.data.tokenizer import train_tokenizer
@@ -65,8 +67,7 @@ def of_run(recipe: str, name: str, data: Callable[[str, str], Any], **changes: A
         tokenizer = driver.load_tokenizer(run, directory)
         task = driver.make_task(run, directory, tokenizer, read)
         sums = {"train": task.train.fingerprint, **task.checksums}
-        if hasattr(read, "tests") and recipe != "images":
-            # As of test data, whose change is told; of pictures, names and labels are compared.
+        if hasattr(read, "tests"):  # as of test data, whose change is told
             sums["valid, as a test"] = content_checksum(read.valid)
         return sums
 
@@ -233,6 +234,16 @@ def rewrite(name: str, folder: Path, texts: list[str]) -> None:
             os.utime(path, ns=(times[path].st_atime_ns, times[path].st_mtime_ns))
 
 
+def overwrite(folder: Path) -> None:
+    """Changes the content of pictures, arrays and recordings, but nothing else."""
+    for path in folder.rglob("*"):
+        if path.suffix in (".wav", ".png", ".npy"):
+            status, content = path.stat(), bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 TEXTS = [f"word{number:02}" for number in range(COUNT)]
 SWAPPED = [TEXTS[-1], *TEXTS[1:-1], TEXTS[0]]
 EDITED = [*TEXTS[:-1], "word99"]
@@ -276,3 +287,17 @@ def test_a_changed_file_of_a_run_is_noticed(tmp_path, name):
             assert changed(case, tmp_path, files, part, before), (part, other[:2])
         rewrite(name, folder, TEXTS)
     assert case(tmp_path, *files) == before
+
+
+@pytest.mark.quick("pictures in class folders", "recordings as JSONL")
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name.startswith(("pictures", "recordings"))]
+)
+def test_changed_contents_of_test_files_are_noticed(tmp_path, name):
+    """Names, labels, sizes and times are the same."""
+    path = write(name, tmp_path, TEXTS)
+    read = read_manifest if name.startswith("recordings") else read_images
+    before = content_checksum(read(path))
+    assert content_checksum(read(path)) == before
+    overwrite(tmp_path)
+    assert content_checksum(read(path)) != before

@@ -30,6 +30,7 @@ __all__ = [
 
 Named = Mapping[Direction, str]  # one file of both sides, or two with a comma between them
 _SPLITS = ("train", "valid", "test")
+_LARGEST_TABLE = 8 << 20  # bytes: all directions of 200 languages, with long paths
 
 
 def one_or_several(pairs: str | Sequence[str] | None, where: str) -> str | tuple[str, ...] | None:
@@ -110,10 +111,10 @@ def read_table(path: str, where: str) -> dict[str, tuple[str, ...]]:
         where: Name of the setting, for messages.
 
     Raises:
-        DataError: It cannot be read, or is not such an object.
+        DataError: It cannot be read, is larger than 8 MiB, or is not such an object.
     """
     try:
-        table = json.loads(read_file(path).decode("utf-8-sig"))
+        table = json.loads(read_file(path, _LARGEST_TABLE).decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"{where} {path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

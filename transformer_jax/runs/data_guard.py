@@ -61,10 +61,12 @@ began: restore them, or begin a new run
 def content_checksum(value: object) -> str:
     """Returns the checksum of texts, numbers and arrays in nested containers and dataclasses.
 
-    Functions and other objects count as their type, and fields that say where data are do not.
+    What is in files, such as pictures and recordings, counts by its content, which is read in
+    parts. Functions and other objects count as their type, and fields that say where data are do
+    not.
 
     Raises:
-        DataError: A text that is read in parts cannot be read.
+        DataError: A file, or a text that is read in parts, cannot be read.
 
     Example:
         >>> content_checksum(["a", "b"]) == content_checksum(("a", "b"))
@@ -95,5 +97,14 @@ def _update(digest: Any, value: object) -> None:
     elif dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in _PLACES]
         _update(digest, [[name, getattr(value, name)] for name in names])
+        _update_files(digest, value)
     else:
         digest.update(f"{type(value).__name__};".encode())
+        _update_files(digest, value)
+
+
+def _update_files(digest: Any, value: object) -> None:
+    """Adds the checksums of the files of an object with a method ``digests``."""
+    if callable(digests := getattr(value, "digests", None)):
+        for one in digests():
+            digest.update(f"file {len(one)};".encode() + one)

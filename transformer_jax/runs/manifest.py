@@ -167,7 +167,7 @@ def read(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     try:
-        text = read_file(path).decode("utf-8")
+        text = read_file(path, _LARGEST).decode("utf-8")
         fields = json.loads(text)
         claimed = fields.pop("digest")
         schema = int(fields["schema"])

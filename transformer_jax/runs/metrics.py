@@ -116,7 +116,7 @@ def _until(lines: Sequence[_Line], start: int) -> list[_Line]:
 def _sentence_objective(config: Path) -> str:
     """Returns the sentence objective of a run, which earlier names of metrics omitted."""
     try:
-        masking = current_settings(json.loads(read_file(config)))["masking"]
+        masking = current_settings(json.loads(read_file(config, 1 << 24)))["masking"]
         return str(masking["sentence_objective"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return "nsp"

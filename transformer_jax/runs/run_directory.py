@@ -38,6 +38,8 @@ NOT_OURS = (
     "transformer_jax.load(path, task), and continued by its program"
 )
 
+_LARGEST_JSON = 1 << 24  # bytes of a file of settings or results
+
 # Fields of ``config.json`` that are not settings: the name of the recipe, and the record of the
 # published model that the run started from.
 _NO_SETTINGS = ("recipe", "special", "published")
@@ -334,7 +336,7 @@ class RunDirectory:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            fields = json.loads(read_file(path).decode("utf-8"))
+            fields = json.loads(read_file(path, _LARGEST_JSON).decode("utf-8"))
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):

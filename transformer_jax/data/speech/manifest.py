@@ -1,6 +1,7 @@
 """Manifests: tables of recordings, or of segments of recordings, and their texts."""
 
 import dataclasses
+import hashlib
 import math
 import os
 import pathlib
@@ -12,7 +13,7 @@ from numpy import ndarray
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
-from transformer_jax.data.files import listed_path
+from transformer_jax.data.files import listed_path, open_file
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import SUFFIXES, read_features
@@ -69,6 +70,23 @@ class Recordings:
         """Reads the features of a recording and their checksum, as :func:`read_features`."""
         where, segment = self.where(index), self.segments[index]
         return read_features(self.paths[index], audio, where, segment)
+
+    def digests(self) -> Iterator[bytes]:
+        """The SHA-256 of each file; the recordings of one file share it.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        known: dict[str, bytes] = {}
+        for index, path in enumerate(self.paths):
+            if path not in known:
+                try:
+                    with open_file(path) as file:
+                        known[path] = hashlib.file_digest(file, "sha256").digest()
+                except OSError as error:
+                    reason = error.strerror or error
+                    raise DataError(f"{self.where(index)}{path}: {reason}") from None
+            yield known[path]
 
     def first_width(self, audio: AudioConfig) -> int:
         """Returns the number of features per frame of the first recording that can be read.
