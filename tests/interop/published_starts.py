@@ -194,7 +194,7 @@ def refusal(layout: str, command: str) -> str | None:
     return None
 
 
-def begin(layout: str, command: str, start: Path, data: Path, run: Path, *more: str) -> int:
+def begin(layout: str, command: str, start: Path | None, data: Path, run: Path, *more: str) -> int:
     """Runs a command up to the first step; returns its exit code."""
     words = [word.format(data=data) for word in COMMANDS[command].split()]
     labeled = command in LABELED or command == "images"
@@ -202,7 +202,7 @@ def begin(layout: str, command: str, start: Path, data: Path, run: Path, *more: 
         words.append("--reinit-head")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "train", lambda *_: 0)
-        where = ["--init-from", str(start), "--output", str(run)]
+        where = ["--output", str(run), *([] if start is None else ["--init-from", str(start)])]
         return main([*words, *more, *where, "--distributed.num-local-devices", "1"])
 
 

@@ -13,6 +13,7 @@ from tests.interop import published_starts as starts
 from transformer_jax.cli.main import main
 from transformer_jax.data.bert_pretraining import MaskingConfig
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
+from transformer_jax.recipes import driver
 from transformer_jax.runs.run_directory import RunDirectory
 
 # Cells whose family needs other layers for the head, and a refused one.
@@ -80,16 +81,34 @@ def test_a_family_without_a_head_for_pairs_learns_none(folder, data, tmp_path, c
     assert "RoBERTa has no head for pairs of texts" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("layout", "command"), [("llama", "captions"), ("bert", "translate")])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "command"),
+    [("llama", "captions"), ("bert", "translate"), ("vit", "captions")],
+    ids=["llama captions", "bert translate", "vit encoder of captions"],
+)
 def test_a_model_with_a_published_part_says_that_it_has_no_published_form(
     layout, command, folder, data, tmp_path, capsys
 ):
-    run = tmp_path / "run"
-    assert starts.begin(layout, command, folder(layout), data, run) == 0
-    assert "this model will not have a Hugging Face form" in capsys.readouterr().err
+    """In one line before training, when it is resumed, and when its export is refused."""
+    run, part = tmp_path / "run", folder(layout)
+    if layout == "vit":
+        more = ["--init-encoder", str(part), "--model.scores.attn-logit-softcapping", "5"]
+        assert starts.begin(layout, command, None, data, run, *more) == 0
+    else:
+        assert starts.begin(layout, command, part, data, run) == 0
+    said = f"note: this model will not have a Hugging Face form, unlike {part}: no Hugging Face"
+    assert capsys.readouterr().err.count(said) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "train", lambda *_: 0)
+        assert main(["resume", str(run)]) == 0
+    assert capsys.readouterr().err.count(said) == 1
     starts.draw_parameters(run)
-    assert main(["export", str(run), str(tmp_path / "export")]) == 2
-    assert "no Hugging Face model type" in capsys.readouterr().err
+    for form in ("hf", "ctranslate2"):
+        assert main(["export", str(run), str(tmp_path / "export"), "--format", form]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert re.search("no Hugging Face model type|CTranslate2", line), line
+        assert not (tmp_path / "export").exists()
 
 
 def test_every_layout_is_trained_in_a_way():

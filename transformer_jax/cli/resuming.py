@@ -144,6 +144,7 @@ def _continue(path: str, change: Callable[[Any], Any], longer: Longer = Longer()
     from transformer_jax.recipes import driver
     from transformer_jax.recipes.checks import check_room
     from transformer_jax.recipes.longer import lengthen, store_length
+    from transformer_jax.recipes.publishing import note_export
     from transformer_jax.runs.manifest import steps
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -154,6 +155,7 @@ def _continue(path: str, change: Callable[[Any], Any], longer: Longer = Longer()
         if not steps(directory.checkpoints):
             log(f"{path}: has no checkpoint yet: training begins at step 0")
         check_room(run)
+        note_export(get_recipe(run.recipe), run)
         begun = run
         if longer != Longer():
             run = lengthen(run, directory, longer.steps, longer.epochs)

@@ -4,20 +4,32 @@ What is trained from a published model can be exported to its family; other runs
 they train.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ConfigError, UserError
 from transformer_jax.core.task_progress import log
+from transformer_jax.inference.runs import open_directory
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import was_given
+from transformer_jax.recipes.settings import start_config
+from transformer_jax.runs.run_directory import describe_run
 
 if TYPE_CHECKING:
     from transformer_jax.models.making import Kind, TaskKind
     from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.recipe import Recipe
 
-__all__ = ["check_export", "publication_of", "republished_run", "with_heads", "within_start"]
+__all__ = [
+    "check_export",
+    "note_export",
+    "publication_of",
+    "republished_run",
+    "with_heads",
+    "within_start",
+]
 
 # Families of runs that may take a part of their model from a start of another family.
 _COMPOSED = ("encoder-decoder", "captioner")
@@ -96,29 +108,61 @@ def check_export(recipe: "Recipe", run: Any, start: "Initial | None") -> None:
     Raises:
         ConfigError: The message has the settings in which the run differs from the nearest family.
     """
-    if start is None or publication_of(start) is None:
+    places = _published_places(run)
+    if not places or (error := _misfit(recipe, run)) is None:
         return
+    kind = recipe.family_of(describe_run(run))
+    if kind in _COMPOSED and (start is None or start.family != kind):
+        log(f"note: {_no_form(places, error)}")
+        return
+    raise ConfigError(
+        f"{places[0]}: the trained model could not be exported: {error}: leave out settings that "
+        f"change the model, or start from another model"
+    )
+
+
+def note_export(recipe: "Recipe", run: Any) -> None:
+    """Logs again, for a run that is resumed, that it will not have a Hugging Face form.
+
+    A start that is no longer there is passed over.
+    """
+    with contextlib.suppress(UserError):
+        places = _published_places(run)
+        if places and (error := _misfit(recipe, run)) is not None:
+            log(f"note: {_no_form(places, error)}")
+
+
+def _no_form(places: Sequence[str], error: ConfigError) -> str:
+    which = " and ".join(places)
+    return f"this model will not have a Hugging Face form, unlike {which}: {error}"
+
+
+def _published_places(run: Any) -> list[str]:
+    """Returns the paths of the published models that a run or its image encoder starts from."""
+    given = [start_config(run).init_from, getattr(run, "init_encoder", None)]
+    paths = [path for path in dict.fromkeys(given) if path is not None]
+    return [
+        path
+        for path in paths
+        if isinstance(open_directory(path).read_config().get("published"), dict)
+    ]
+
+
+def _misfit(recipe: "Recipe", run: Any) -> ConfigError | None:
+    """Returns why a run could not be exported; None if a family has its model."""
     from transformer_jax.interop.export_plan import choose_family
     from transformer_jax.interop.hf_run_directory import model_of
-    from transformer_jax.runs.run_directory import describe_run
 
     fields = describe_run(run)
     kind, task = recipe.family_of(fields), recipe.task_fields(fields)
     model = model_of(fields, kind, task if isinstance(task, dict) else None)
     # The labels are read from the data later.
     named = model.task in ("classify", "multi_label", "tag")
-    model = dataclasses.replace(model, labels=("no", "yes") if named else ())
     try:
-        choose_family(model)
+        choose_family(dataclasses.replace(model, labels=("no", "yes") if named else ()))
     except ConfigError as error:
-        path = start.directory.path
-        if kind in _COMPOSED and start.family != kind:
-            log(f"note: this model will not have a Hugging Face form, unlike {path}: {error}")
-            return
-        raise ConfigError(
-            f"{path}: the trained model could not be exported: {error}: leave out settings that "
-            f"change the model, or start from another model"
-        ) from None
+        return error
+    return None
 
 
 def within_start(run: Any, start: Any) -> Any:

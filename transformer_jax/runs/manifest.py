@@ -54,6 +54,7 @@ DAMAGED = "damaged_"
 DELETING = "deleting_"  # prefix of a checkpoint during its deletion
 FROZEN = "frozen"  # folder of frozen parameters
 _CACHES = ("store", "launch-logs", *EXPORTS)
+_LARGEST = 1 << 26  # bytes of a manifest
 
 # Errors for paths of a different kind from what was written: damage, not missing permissions.
 _FOREIGN = {
