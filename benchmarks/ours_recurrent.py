@@ -18,12 +18,12 @@ from benchmarks.worker import Setup, serve
 from transformer_jax.data.languages import LanguageTags
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search import search
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder

@@ -11,10 +11,10 @@ from flax import nnx
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.inference.encoding.masked import MaskFiller
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 from transformer_jax.inference.encoding.vectors import Embedder

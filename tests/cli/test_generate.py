@@ -13,8 +13,8 @@ from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
 from transformer_jax.core.old_names import REQUESTS
-from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.inference.attention import decoder_attention
 from transformer_jax.inference.load_run import load, load_language
 

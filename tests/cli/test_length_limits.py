@@ -18,8 +18,8 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import LengthLimit
 from transformer_jax.decoding.hf_config import GenerationConfig
 from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.generation_settings import search_settings
 from transformer_jax.inference.hf_generation import _continuation
 from transformer_jax.recipes.scored_texts import beam_search

@@ -18,9 +18,9 @@ from flax import nnx
 from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.requests import Continuation, Translation
+from transformer_jax.decoding.scoring import TraceStep
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import translation_attention
 from transformer_jax.inference.load_run import chosen_checkpoint, load

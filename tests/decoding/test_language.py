@@ -14,10 +14,10 @@ from scipy import stats
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest, numbered
+from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.decoding.windows import windows
 from transformer_jax.models.config import (
     AttentionConfig,

@@ -11,9 +11,9 @@ from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
 from transformer_jax.data.tokenizer_parts import repair_byte_runs
 from transformer_jax.data.words import spellings
 from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.decoding.partial_text import truncate_at_stop
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.text_generation import CausalTextGenerator
-from transformer_jax.decoding.writing import truncate_at_stop
 from transformer_jax.inference.chat_session import ChatModel, ChatSession, PendingAnswer
 
 # Their decoders restore every text, so that what is written is known.

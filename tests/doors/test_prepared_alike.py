@@ -18,8 +18,8 @@ from tests.cli.conftest import Command
 from tests.doors import table, uses
 from tests.doors.readers import Form
 from transformer_jax.data.preparation import compose
+from transformer_jax.decoding.partial_text import truncate_at_stop
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.writing import truncate_at_stop
 from transformer_jax.word_vectors.formats import load_embeddings
 
 LAW = 1

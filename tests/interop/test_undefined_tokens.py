@@ -11,7 +11,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.data.chat.template import copy_template, find_template
 from transformer_jax.data.chat.token_names import token_names
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.context import TextStart
+from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.inference.chats import encoder_of, special_names
 from transformer_jax.inference.load_run import load_language
 from transformer_jax.inference.runs import open_directory, text_start

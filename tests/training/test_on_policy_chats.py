@@ -24,8 +24,8 @@ from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import special_tokens
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.chat_session import ChatModel
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.mesh import make_mesh

@@ -20,7 +20,7 @@ from transformer_jax.core.processes import process_started
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.context import TextStart
+    from transformer_jax.decoding.windowed_generation import TextStart
     from transformer_jax.interop.export import TextForm
     from transformer_jax.interop.family import Model
     from transformer_jax.runs.run_directory import RunDirectory

@@ -316,7 +316,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
         """Writes the best of all possible texts of each prompt; yields like :meth:`texts`."""
-        from transformer_jax.decoding.search_views import every_text
+        from transformer_jax.decoding.inspect_search import every_text
 
         assert self.exhaustive is not None
         for request in asked:

@@ -9,8 +9,8 @@ from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.generation_config import GenerationConfig
-    from transformer_jax.decoding.search_views import BeamSearcher
-    from transformer_jax.decoding.writing import GenerationSequence
+    from transformer_jax.decoding.inspect_search import BeamSearcher
+    from transformer_jax.decoding.partial_text import GenerationSequence
 
 __all__ = ["SearchFlags"]
 
@@ -66,7 +66,7 @@ class SearchFlags(Configuration, group="--"):
         Raises:
             ConfigError: There are more beams than a picture can show.
         """
-        from transformer_jax.decoding.search_views import tree_of_beams
+        from transformer_jax.decoding.inspect_search import tree_of_beams
         from transformer_jax.visual.beam_tree import plot_beam_tree
 
         assert self.beam_tree is not None

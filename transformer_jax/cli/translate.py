@@ -20,10 +20,10 @@ from transformer_jax.recipes.generation_flags import LanguageFlags, generation_f
 
 if TYPE_CHECKING:
     from transformer_jax.data.languages import Direction
-    from transformer_jax.decoding.forced import TraceStep
     from transformer_jax.decoding.line_translator import LineTranslator
     from transformer_jax.decoding.options import TranslationBatching
     from transformer_jax.decoding.requests import Translation
+    from transformer_jax.decoding.scoring import TraceStep
 
 __all__ = ["Translate", "traced"]
 
@@ -242,7 +242,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         self, translator: Any, lines: Iterable[str], direction: "Direction", length: int
     ) -> "Iterator[Translation]":
         """Yields the best of all translations of at most ``length`` tokens of each line."""
-        from transformer_jax.decoding.search_views import every_text
+        from transformer_jax.decoding.inspect_search import every_text
 
         find = lambda sequence: every_text(translator, sequence, translator.search, length)
         found: Iterator[Translation] = translator.stream(lines, directions=direction, find=find)

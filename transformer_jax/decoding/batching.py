@@ -9,6 +9,7 @@ from jaxtyping import Array, Int, Key
 
 from transformer_jax.core.keys import key_for
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search_plan import (
     SearchPlan,
@@ -16,7 +17,6 @@ from transformer_jax.decoding.search_plan import (
     plan_of,
     with_special,
 )
-from transformer_jax.decoding.writing import GenerationSequence
 
 __all__ = ["batch_by_length", "is_plain", "left_pad", "row_settings", "sampling_keys"]
 

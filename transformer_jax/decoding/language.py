@@ -14,20 +14,20 @@ from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
-from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.exhaustive import Scorer
-from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.inspect_search import BeamSearch, scorer_after
 from transformer_jax.decoding.options import BatchingConfig, SpecialTokens, special_tokens
+from transformer_jax.decoding.partial_text import GenerationSequence, KeptContext
 from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
+from transformer_jax.decoding.scoring import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
 from transformer_jax.decoding.search_state import SearchState
-from transformer_jax.decoding.search_views import BeamSearch, scorer_after
 from transformer_jax.decoding.text_generation import Pending, beam_search_of, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.windowed_generation import ContextTextGenerator, TextStart
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.decoding.writing import GenerationSequence, KeptContext
 from transformer_jax.models.adapters import choose_rows
 from transformer_jax.models.layers.basic import check_indices
 from transformer_jax.parallel.placement import prepared, round_up_rows, split_model

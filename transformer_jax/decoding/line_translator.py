@@ -12,10 +12,10 @@ from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, Translation
 from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer, frame_of
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = [

@@ -14,9 +14,9 @@ from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest, TextScore
 from transformer_jax.decoding.text_generation import CausalTextGenerator, Pending
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.ngram import NgramModel, Smoothing
 
 __all__ = ["NgramLanguageModel", "process_probs", "sample_token"]

@@ -11,9 +11,9 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.scoring import TeacherForced, teacher_forced_log_probs
 from transformer_jax.decoding.search import (
     advance_search,
     continue_search,

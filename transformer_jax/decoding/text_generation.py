@@ -11,10 +11,10 @@ import jax
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.decoding.generation_config import MOST_BEAMS, GenerationConfig
+from transformer_jax.decoding.partial_text import GenerationSequence, stable_prefix
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
 from transformer_jax.decoding.search_state import SearchResult
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
 
 __all__ = [
     "CausalTextGenerator",

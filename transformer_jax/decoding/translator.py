@@ -18,18 +18,18 @@ from transformer_jax.core.trees import device_of
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.decoding.exhaustive import Scorer
-from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.inspect_search import BeamSearch
 from transformer_jax.decoding.line_translator import Directions, LineTranslator, sampled
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.programs import Programs, SearchPrompts
 from transformer_jax.decoding.requests import Translation
+from transformer_jax.decoding.scoring import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
-from transformer_jax.decoding.search_views import BeamSearch
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.parallel.placement import mesh_of, prepared, round_up_rows, split_model
 
 __all__ = ["Translator", "compaction_sizes"]

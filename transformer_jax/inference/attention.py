@@ -13,10 +13,10 @@ from jaxtyping import Float
 
 from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
-from transformer_jax.decoding.context import TextStart
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.inference.base import warn_of_texts
 from transformer_jax.inference.generation_settings import changes_of
 from transformer_jax.inference.runs import open_directory, text_start

@@ -9,9 +9,9 @@ from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.conversations import Message
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.partial_text import GenerationSequence, KeptContext, stable_prefix
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import CausalTextGenerator
-from transformer_jax.decoding.writing import GenerationSequence, KeptContext, stable_prefix
 
 __all__ = ["ChatModel", "ChatSession", "fit_messages"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.captioner import Picture
 from transformer_jax.inference.hf_generation import HFTextGenerator
 

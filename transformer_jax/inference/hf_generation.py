@@ -19,10 +19,10 @@ from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.line_translator import Directions, each_direction
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
 from transformer_jax.decoding.text_tokenizer import frame_of
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.inference.runs import (
     as_trained,
     first_token,

@@ -17,8 +17,8 @@ from transformer_jax.recipes.registry import recipe_name, recipe_of
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.context import TextStart
     from transformer_jax.decoding.text_tokenizer import TextTokenizer
+    from transformer_jax.decoding.windowed_generation import TextStart
     from transformer_jax.recipes.recipe import TextFormat
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -301,7 +301,7 @@ def text_start(run: "RunDirectory", tokenizer: "Tokenizer") -> "TextStart":
     A published model reads the tokens that its tokenizer adds, as in transformers, or a start token
     if there are none; a model trained here has a start token.
     """
-    from transformer_jax.decoding.context import TextStart
+    from transformer_jax.decoding.windowed_generation import TextStart
 
     first = first_token(run, tokenizer)
     published = _reads_as_published(run)

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.context import TextStart
+from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.interop.ctranslate2_layers import Layers
 from transformer_jax.interop.family import Model
 

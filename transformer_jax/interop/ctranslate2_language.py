@@ -16,13 +16,13 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import batch_by_length
-from transformer_jax.decoding.context import ContextTextGenerator, TextStart
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import BatchingConfig, special_tokens
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending
+from transformer_jax.decoding.windowed_generation import ContextTextGenerator, TextStart
 from transformer_jax.decoding.windows import Window
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.interop.ctranslate2_engine import (
     CTranslate2Engine,
     check_settings,

@@ -14,8 +14,8 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.line_translator import LineTranslator, sampled
 from transformer_jax.decoding.options import TranslationBatching
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.text_generation import Found, Pending
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.interop.ctranslate2_engine import CTranslate2Engine, check_settings
 from transformer_jax.models.config import TransformerConfig
 

@@ -12,8 +12,8 @@ from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.chat.template import named_template
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import BatchingConfig
+from transformer_jax.decoding.partial_text import KeptContext
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.writing import KeptContext
 from transformer_jax.inference.chat_session import ChatModel, ChatSession, fit_messages
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, PositionConfig
 from transformer_jax.models.presets import PRESETS

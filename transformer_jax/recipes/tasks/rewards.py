@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.decoding.writing import continuation_text
+from transformer_jax.decoding.partial_text import continuation_text
 from transformer_jax.functional.partitioning import current_mesh
 from transformer_jax.training.on_policy import Samples
 from transformer_jax.training.preference_objectives import Policies

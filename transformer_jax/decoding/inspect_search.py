@@ -12,11 +12,11 @@ from transformer_jax.decoding.beam_tree import BeamTree, LiveBeams, beam_tree
 from transformer_jax.decoding.exhaustive import Scorer, exhaustive_search
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.programs import Programs, SearchPrompts
 from transformer_jax.decoding.requests import Continuation
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.parallel.placement import round_up_rows
 
 __all__ = ["BeamSearch", "BeamSearcher", "every_text", "scorer_after", "tree_of_beams"]

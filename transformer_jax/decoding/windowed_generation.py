@@ -12,10 +12,10 @@ from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.store import TokenStore
 from transformer_jax.decoding.batching import batch_by_length
 from transformer_jax.decoding.options import BatchingConfig
+from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import TextScore
 from transformer_jax.decoding.text_generation import CausalTextGenerator
 from transformer_jax.decoding.windows import Window, windows
-from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.models.layers.basic import check_indices
 
 __all__ = ["ContextTextGenerator", "TextStart"]

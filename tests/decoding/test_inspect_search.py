@@ -17,13 +17,13 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.beam_tree import LiveBeams, beam_tree
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.inspect_search import every_text, tree_of_beams
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.options import BatchingConfig, SpecialTokens
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search import search_trail
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import SearchRows, Steps
-from transformer_jax.decoding.search_views import every_text, tree_of_beams
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, PositionConfig
 from transformer_jax.models.presets import PRESETS
