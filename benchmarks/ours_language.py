@@ -111,7 +111,7 @@ def decode(preset, batch, prompt, new, dtype="float32", **size):
         for _ in range(times):
             at = programs.begin(params, prompts, size=size, length=most, **how)
             if new > 1:
-                at = programs.go(params, at, until, **how)
+                at = programs.decode(params, at, until, **how)
             out = np.asarray(at.tokens)[:new, :, 0].T
         return out[0, :8].tolist()
 

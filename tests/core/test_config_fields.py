@@ -101,6 +101,6 @@ def test_a_default_is_checked_like_any_value(monkeypatch):
         Settings()
     assert Settings(bad=1) == Settings(3, 1)
     checked = []
-    monkeypatch.setattr(config_fields, "misfit", lambda value, *kind: checked.append(value))
+    monkeypatch.setattr(config_fields, "field_problem", lambda value, *kind: checked.append(value))
     Settings(bad=7)
     assert checked == [7]

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from transformer_jax.core import task_progress
-from transformer_jax.core.task_progress import said, show_progress, tracked
+from transformer_jax.core.task_progress import mark_line_time, show_progress, tracked
 
 
 def av_console(terminal=False):
@@ -82,7 +82,7 @@ def test_nothing_is_said_while_others_say_something(clock):
     console = av_console()
     with show_progress("compiling", console=console, every=8.0):
         for _ in range(20):
-            said()
+            mark_line_time()
             clock.sleep(7)
     assert console.file.getvalue() == ""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
-from transformer_jax.core.config_fields import misfit
+from transformer_jax.core.config_fields import field_problem
 from transformer_jax.core.errors import ArgumentError
 
 __all__ = ["check_values", "checked_arguments"]
@@ -105,7 +105,7 @@ def _refusal(value: Any, kind: Any) -> str | None:
     plain = all(map(_is_plain, parts)) if origin in _UNIONS else _is_plain(kind)
     if plain:
         number = _as_python(value)
-        refused = None if number is NotImplemented else misfit(number, kind)
+        refused = None if number is NotImplemented else field_problem(number, kind)
         return None if refused is None else str(refused)
     if origin in _UNIONS:
         found = [_refusal(value, part) for part in parts]
@@ -126,7 +126,7 @@ def _refusal(value: Any, kind: Any) -> str | None:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Returns whether :func:`.misfit` knows a type."""
+    """Returns whether :func:`.field_problem` knows a type."""
     known = typing.get_origin(kind) in (Annotated, Literal, tuple)
     return known or kind in (int, float, bool, str, types.NoneType)
 

@@ -5,7 +5,7 @@ import json
 import typing
 from typing import Any
 
-from transformer_jax.core.config_fields import field_types, misfit
+from transformer_jax.core.config_fields import field_problem, field_types
 from transformer_jax.core.errors import ConfigError
 
 __all__ = ["from_dict"]
@@ -41,7 +41,7 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
             value = from_dict(nested[0], value, f"{where}{name}.")
         elif isinstance(value, list):
             value = tuple(value)
-        if (found := misfit(value, kind, "null")) is not None:
+        if (found := field_problem(value, kind, "null")) is not None:
             said = json.dumps(value, default=str)[:80]
             raise ConfigError(f"{where}{name} is {said}: {found}")
         whole = type(value) is int and _exactly(float, kind) and not _exactly(int, kind)

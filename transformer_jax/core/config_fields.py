@@ -27,10 +27,10 @@ __all__ = [
     "Configuration",
     "Count",
     "FieldError",
+    "FieldProblem",
     "Flag",
     "Fraction",
     "Local",
-    "Misfit",
     "NotNegative",
     "OutputPath",
     "Positive",
@@ -39,8 +39,8 @@ __all__ = [
     "Seed",
     "Share",
     "check_fields",
+    "field_problem",
     "field_types",
-    "misfit",
     "nearest",
 ]
 
@@ -134,7 +134,7 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 OutputPath = Annotated[Path, Local()]
 
 
-class Misfit(NamedTuple):
+class FieldProblem(NamedTuple):
     """The reason why a field does not admit a value.
 
     Attributes:
@@ -150,7 +150,7 @@ class Misfit(NamedTuple):
         return f"{self.allowed} is needed" if self.kind else self.allowed
 
 
-def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
+def field_problem(value: Any, kind: Any, none: str = "None") -> FieldProblem | None:
     """Returns why a type does not admit a value; None if it does.
 
     Only choices, numbers, text, booleans, tuples and dataclasses are checked; other types admit
@@ -162,40 +162,44 @@ def misfit(value: Any, kind: Any, none: str = "None") -> Misfit | None:
         none: The name of None.
 
     Example:
-        >>> str(misfit(0, Count | None)), str(misfit(1.5, Count)), misfit(None, Count | None)
-        ('at least 1, or None', 'a whole number is needed', None)
-        >>> str(misfit("cosin", Literal["linear", "cosine"]))
+        >>> [str(field_problem(value, Count | None)) for value in (0, "1", None)]
+        ['at least 1, or None', 'a whole number or None is needed', 'None']
+        >>> str(field_problem("cosin", Literal["linear", "cosine"]))
         'allowed are linear, cosine; did you mean cosine?'
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        found = misfit(value, parts[0], none)
+        found = field_problem(value, parts[0], none)
         if found is None or (isinstance(value, float) and not math.isfinite(value)):
             rules = [part for part in parts[1:] if isinstance(part, Range | Local)]
             refused = [said for one in rules if (said := one.refusal(value)) is not None]
             endless = isinstance(value, float) and math.isinf(value) and bool(rules)
-            return Misfit(refused[0], False) if refused else None if endless else found
+            return FieldProblem(refused[0], False) if refused else None if endless else found
         return found
     if origin in (typing.Union, types.UnionType):
-        return _misfit_of_all(value, parts, none)
+        return _problem_of_all(value, parts, none)
     if origin is Literal:
         if any(type(value) is type(part) and value == part for part in parts):
             return None
-        return Misfit(f"allowed are {', '.join(map(str, parts))}{nearest(value, parts)}", False)
+        return FieldProblem(
+            f"allowed are {', '.join(map(str, parts))}{nearest(value, parts)}", False
+        )
     if origin is tuple:
-        return _misfit_of_tuple(value, parts, none)
+        return _problem_of_tuple(value, parts, none)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return None if isinstance(value, kind) else Misfit(f"an object ({kind.__name__})", True)
+        return (
+            None if isinstance(value, kind) else FieldProblem(f"an object ({kind.__name__})", True)
+        )
     if kind is int and type(value) is int and not -(2**63) <= value < 2**63:
-        return Misfit(f"at most {2**63 - 1}" if value > 0 else f"at least {-(2**63)}", False)
+        return FieldProblem(f"at most {2**63 - 1}" if value > 0 else f"at least {-(2**63)}", False)
     for known, fits, name in _KINDS:
         if kind is known:
             if not fits(value):
-                return Misfit(name.format(none=none), True)
+                return FieldProblem(name.format(none=none), True)
             if known is float and (bound := _float_bound(value)) is not None:
-                return Misfit(bound, False)
+                return FieldProblem(bound, False)
             fault = _fault_of_text(value) if known in (str, Path) else None
-            return None if fault is None else Misfit(fault, False)
+            return None if fault is None else FieldProblem(fault, False)
     return None
 
 
@@ -284,7 +288,7 @@ def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> Non
     for name, value in values.items():
         if value is usual.get(name, dataclasses.MISSING):
             continue
-        if (found := misfit(value, field_types(cls)[name], none)) is not None:
+        if (found := field_problem(value, field_types(cls)[name], none)) is not None:
             path = _path(cls, name)
             hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
             shown = repr(value)[:80] if found.kind else _shown(value)
@@ -302,7 +306,7 @@ def field_types(cls: Any) -> dict[str, Any]:
 def _fitting_defaults(cls: Any) -> dict[str, Any]:
     """Returns the defaults that their fields admit, so that each is checked only once."""
     usual = {field.name: field.default for field in dataclasses.fields(cls)}
-    fits = lambda name: misfit(usual[name], field_types(cls)[name]) is None
+    fits = lambda name: field_problem(usual[name], field_types(cls)[name]) is None
     return {name: default for name, default in usual.items() if fits(name)}
 
 
@@ -345,7 +349,7 @@ def _float_bound(value: Any) -> str | None:
     return "a finite number is needed" if math.isinf(value) else None  # a range may allow it
 
 
-def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
+def _problem_of_all(value: Any, parts: Sequence[Any], none: str) -> FieldProblem | None:
     choices = [part for part in parts if typing.get_origin(part) is Literal]
     named: Any = (
         [Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]] if choices else []
@@ -353,28 +357,28 @@ def _misfit_of_all(value: Any, parts: Sequence[Any], none: str) -> Misfit | None
     parts = [*named, *(part for part in parts if part not in choices)]  # choices are named together
     if float in parts:  # any integer is a float too
         parts = [part for part in parts if part is not int]
-    found = [misfit(value, part, none) for part in parts]
+    found = [field_problem(value, part, none) for part in parts]
     if None in found:
         return None
     wrong = [one for one in found if one is not None]
     ranges = [one.allowed for one in wrong if not one.kind]
     if not ranges:
-        return Misfit(" or ".join(dict.fromkeys(one.allowed for one in wrong)), True)
+        return FieldProblem(" or ".join(dict.fromkeys(one.allowed for one in wrong)), True)
     text, question, hint = ranges[-1].partition("; did you mean")
     others = [str(one) for part in choices if len(ranges) > 1 for one in typing.get_args(part)]
     others += [none] if types.NoneType in parts else []
-    return Misfit(f"{', or '.join([text, *others])}{question}{hint}", False)
+    return FieldProblem(f"{', or '.join([text, *others])}{question}{hint}", False)
 
 
-def _misfit_of_tuple(value: Any, parts: Sequence[Any], none: str) -> Misfit | None:
+def _problem_of_tuple(value: Any, parts: Sequence[Any], none: str) -> FieldProblem | None:
     if not isinstance(value, tuple):
-        return Misfit("a list", True)
+        return FieldProblem("a list", True)
     each = [parts[0]] * len(value) if parts[1:] == (...,) else list(parts)
     if len(each) != len(value):
-        return Misfit(f"a list of {len(each)} values", True)
+        return FieldProblem(f"a list of {len(each)} values", True)
     for one, kind in zip(value, each, strict=True):
-        if (found := misfit(one, kind, none)) is not None:
-            return Misfit(f"{_shown(one, 32)} in it: {found}", False)
+        if (found := field_problem(one, kind, none)) is not None:
+            return FieldProblem(f"{_shown(one, 32)} in it: {found}", False)
     return None
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from transformer_jax.core.errors import visible
 from transformer_jax.core.storage.urls import with_urls
 
-__all__ = ["Activity", "duration", "log", "said", "show_progress", "shown_by", "tracked"]
+__all__ = ["Activity", "duration", "log", "mark_line_time", "show_progress", "shown_by", "tracked"]
 
 Item = TypeVar("Item")
 
@@ -81,8 +81,8 @@ class _Display:
 _display = _Display()
 
 
-def said() -> None:
-    """Note the time of a line, for the interval to the next one."""
+def mark_line_time() -> None:
+    """Notes the time of a line, for the interval to the next one."""
     _display.said = time.monotonic()
 
 
@@ -91,7 +91,7 @@ def log(text: str) -> None:
     jax = sys.modules.get("jax")  # without JAX there is one process
     if jax is None or jax.process_index() == 0:
         print(visible(with_urls(text)), file=sys.stderr, flush=True)
-        said()
+        mark_line_time()
 
 
 @contextlib.contextmanager
@@ -178,7 +178,7 @@ def _lines(console: Console, every: float) -> Iterator[None]:
             silent = time.monotonic() - _display.said
             if silent >= every and _display.stack and not _display.quiet and _speaks():
                 console.print(visible(str(_display.stack[-1])), markup=False, soft_wrap=True)
-                said()
+                mark_line_time()
 
     thread = threading.Thread(target=write, name="activity", daemon=True)
     try:

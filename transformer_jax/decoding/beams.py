@@ -24,7 +24,7 @@ class _Scores(NamedTuple):
     rest: Float[Array, "B M"]
     exact: bool
 
-    def worth(self, values: Float[Array, "B M n"]) -> Float[Array, "B M n"]:
+    def log_probs(self, values: Float[Array, "B M n"]) -> Float[Array, "B M n"]:
         """Returns the log-probabilities of raw scores."""
         if self.exact:
             return values
@@ -87,7 +87,7 @@ def advance_beams(
     onward = _onward(state, scores, at)
     ends = _ends(state, scores, at, plan, values)
     chosen = _chosen(onward, ends, plan, logits.shape[1])
-    if plan.lenient and "min_length" in plan.processors:  # a shorter text is cut
+    if plan.may_end_short and "min_length" in plan.processors:  # a shorter text is cut
         chosen = chosen & (t + 1 >= values.min_length).reshape(-1, 1)
     best, penalty = _admit(state, onward, ends, chosen, plan, values), _penalty(values, t + 1)
     if not plan.cut:
@@ -133,7 +133,7 @@ def _scores(
     (B, M), V = state.total.shape, logits.shape[1]
     peak, rest = (part.reshape(B, M) for part in functional.normalizer(logits))
     each = values.map_rows(lambda value: jnp.repeat(value, M))
-    if not plan.exact:
+    if not plan.ranks_log_probs:
         return _Scores(process_logits(logits, at, plan, each), None, peak, rest, False)
     log_probs = (logits.reshape(B, M, V) - peak[:, :, None]) - rest[:, :, None]
     log_probs = log_probs.reshape(B * M, V)
@@ -150,7 +150,7 @@ def _onward(state: SearchState, scores: _Scores, at: StepContext) -> _Ways:
     (B, M), V = state.total.shape, scores.raw.shape[1]
     few = min(M, V)
     values, tokens = functional.top_k_two_stage(jnp.where(at.ends[None], -jnp.inf, scores.raw), few)
-    totals = scores.worth(values.reshape(B, M, few)) + state.total[:, :, None]
+    totals = scores.log_probs(values.reshape(B, M, few)) + state.total[:, :, None]
     totals, place = functional.top_k_of_rows(totals.reshape(B, M * few), M)
     tokens = jnp.take_along_axis(tokens.reshape(B, M * few), place, axis=1).astype(jnp.int32)
     return _with_model(state, scores, _Ways(totals, place // few, tokens))
@@ -179,7 +179,7 @@ def _ends(
     if plan.finishing == "optimal":
         most = functional.argmax(raw)[:, :, None]
         raw, tokens = (jnp.take_along_axis(part, most, axis=2) for part in (raw, tokens))
-    totals = (scores.worth(raw) + state.total[:, :, None]).reshape(B, -1)
+    totals = (scores.log_probs(raw) + state.total[:, :, None]).reshape(B, -1)
     beams = jnp.broadcast_to(jnp.arange(M, dtype=jnp.int32)[None, :, None], tokens.shape)
     return _with_model(state, scores, _Ways(totals, beams.reshape(B, -1), tokens.reshape(B, -1)))
 
@@ -233,9 +233,9 @@ def _admit(
     counts = counts & open_
     scores = ways.totals / _penalty(values, state.t + 1)
     if plan.finishing == "hf":  # in the arithmetic of transformers
-        scores = scores + jnp.where(counts, 0.0, plan.nothing)
+        scores = scores + jnp.where(counts, 0.0, plan.missing_score)
     else:
-        scores = jnp.where(counts, scores, plan.nothing)
+        scores = jnp.where(counts, scores, plan.missing_score)
     old = state.best
     both = jnp.concatenate([old.scores, scores], axis=1)
     scores, where = functional.top_k_of_rows(both, plan.kept)
@@ -271,7 +271,7 @@ def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> Sea
     best, broken = state.best, state.broken[:, None]
     there = (best.lengths > 0) & ~broken
     if plan.finishing == "optimal":  # texts of probability 0 are dropped
-        there = there & (best.scores > plan.nothing)
+        there = there & (best.scores > plan.missing_score)
     lengths = jnp.where(there, best.lengths, 0)
 
     def back(beams, at):
@@ -287,7 +287,7 @@ def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> Sea
     finite = lambda x: jnp.where(broken, jnp.nan, x)
     log_probs = best.totals if best.model is None else best.model
     if plan.finishing == "optimal":
-        log_probs = jnp.where(there, log_probs, plan.nothing)
+        log_probs = jnp.where(there, log_probs, plan.missing_score)
     return SearchResult(
         jnp.moveaxis(tokens, 0, -1), lengths, finite(log_probs), finite(best.scores),
         best.ended & there,

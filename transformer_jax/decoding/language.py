@@ -186,7 +186,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         """Returns teacher-forced log-probabilities of each window, batched by padded length."""
         by_size = collections.defaultdict(list)
         for i, window in asked:
-            by_size[self._up(window.stop - window.start)].append((i, window))
+            by_size[self._padded_length(window.stop - window.start)].append((i, window))
         for size, same in by_size.items():
             fit = [n for n in self.shapes.rows if n * size <= self.shapes.tokens]
             most = round_up_rows(max(fit, default=1), self.params)
@@ -198,7 +198,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                 for row, (i, (start, stop, _)) in enumerate(part):
                     inputs[row, : stop - start] = texts[i][start:stop]
                     targets[row, : stop - start] = texts[i][start + 1 : stop + 1]
-                out = jax.device_get(self.run.force(params, (inputs,), targets, best=best))
+                out = jax.device_get(self.run.score(params, (inputs,), targets, best=best))
                 refuse_nonfinite(out.log_probs[: len(part)])
                 for row, (i, window) in enumerate(part):
                     length = window.stop - window.start
@@ -214,7 +214,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                 numbers[row] = 1 + self.adapters.index(name)
         return choose_rows(self.params, numbers)
 
-    def _up(self, size: int) -> int:
+    def _padded_length(self, size: int) -> int:
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
 
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
@@ -263,7 +263,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                 size = round_up(size + 1, self.shapes.caches)
                 progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
             until = min(until, size - used + 1)
-            progress = self.run.go(params, progress, np.int32(until), plan=plan, values=values)
+            progress = self.run.decode(params, progress, np.int32(until), plan=plan, values=values)
 
     def _prompts(
         self,
@@ -273,7 +273,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         plan: SearchPlan,
     ) -> PromptBatch:
         """Returns the prompt, the token limit and the penalized tokens of each row."""
-        rows, read = round_up(len(seen), self.shapes.rows), self._up(max(map(len, seen)))
+        rows, read = round_up(len(seen), self.shapes.rows), self._padded_length(max(map(len, seen)))
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)
         for row, sequence in enumerate(sequences):
@@ -336,14 +336,14 @@ class DecoderLanguageModel(ContextTextGenerator):
         while sequence.remaining:
             seen = self.context_tokens(sequence)
             most = min(sequence.remaining, self.context - len(seen) + 1)
-            read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
+            read = 1 + (self._padded_length(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
             tokens, starts = left_pad([seen], 1, read, self.tokenizer.pad)
-            at = self.run.look_begin(params, tokens, starts, length=length)
+            at = self.run.draft_prefill(params, tokens, starts, length=length)
             done = 0
             while done < most and sequence.remaining:
                 until = min(most, done + self.shapes.chunk) if streaming else most
-                at = self.run.look_go(params, at, np.int32(read + until))
+                at = self.run.draft_decode(params, at, np.int32(read + until))
                 known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
                 refuse_nonfinite(worth)
                 new = np.asarray(at.tokens)[read + done : int(known)].tolist()
@@ -368,7 +368,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         """Returns the beam search of sequences, within one context."""
         seen = [self.context_tokens(sequence) for sequence in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
-        read = 1 + (self._up(width - 1) if width > 1 else 0)
+        read = 1 + (self._padded_length(width - 1) if width > 1 else 0)
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits = np.zeros(rows, np.int32)
         for row, (sequence, ids) in enumerate(zip(batch, seen, strict=True)):

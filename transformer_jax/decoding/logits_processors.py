@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.functional import logits as functional
 
-__all__ = ["StepContext", "among", "forbid_repeated_ngrams", "process_logits", "sequence_bias"]
+__all__ = ["StepContext", "forbid_repeated_ngrams", "process_logits", "sequence_bias", "token_mask"]
 
 
 class StepContext(NamedTuple):
@@ -45,7 +45,7 @@ def process_logits(
         >>> from transformer_jax.decoding.generation_config import GenerationConfig
         >>> from transformer_jax.decoding.search_plan import search_settings
         >>> config = GenerationConfig(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
-        >>> at = StepContext(jnp.array(0), jnp.array(1), among(jnp.array([0]), 4))
+        >>> at = StepContext(jnp.array(0), jnp.array(1), token_mask(jnp.array([0]), 4))
         >>> process_logits(jnp.zeros((1, 4)), at, *search_settings(config, vocab=4, length=3))
         Array([[-inf,   0., -inf,   0.]], dtype=float32)
     """
@@ -54,11 +54,11 @@ def process_logits(
     return scores
 
 
-def among(ids: Int[Array, " n"], vocab: int) -> Bool[Array, " {vocab}"]:
+def token_mask(ids: Int[Array, " n"], vocab: int) -> Bool[Array, " {vocab}"]:
     """Marks ``ids`` in a vocabulary; negative ids are ignored.
 
     Example:
-        >>> among(jnp.array([2, -1]), 4)
+        >>> token_mask(jnp.array([2, -1]), 4)
         Array([False, False,  True, False], dtype=bool)
     """
     return (jnp.arange(vocab)[:, None] == ids[None]).any(1)

@@ -81,12 +81,12 @@ class Programs:
     Attributes:
         begin: Prefills prompts, and generates the first token of each.
         resume: Reads more tokens into a cache, which is donated, and generates the first token.
-        go: Continues up to a number of tokens; the argument is donated.
+        decode: Continues up to a number of tokens; the argument is donated.
         grow: Returns a cache with more room.
         search: Greedy search, sampling or beam search from prompts; see :func:`search_prompts`.
-        look_begin: Prefills one prompt for speculation.
-        look_go: Continues speculation; the argument is donated.
-        force: Log-probabilities of given texts, by teacher forcing.
+        draft_prefill: Prefills one prompt for speculation.
+        draft_decode: Continues speculation; the argument is donated.
+        score: Log-probabilities of given texts, by teacher forcing.
         logits: Logits of given texts.
         trail: Beam search from prompts, with its live beams; see :func:`.search_trail`.
     """
@@ -98,13 +98,13 @@ class Programs:
         self.resume = MeshProgram(
             self._resume_batch, static_argnames=("plan", "length"), donate_argnums=1
         )
-        self.go = MeshProgram(self._go_batch, static_argnames="plan", donate_argnums=1)
+        self.decode = MeshProgram(self._decode_batch, static_argnames="plan", donate_argnums=1)
         # The argument is not donated: memory of a different size cannot be reused.
         self.grow = MeshProgram(_grown, static_argnames="size")
         self.search = MeshProgram(self._search_batch, static_argnames=("plan", "length", "sizes"))
-        self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
-        self.look_go = MeshProgram(self._look_go_one, donate_argnums=1)
-        self.force = MeshProgram(self._force_batch, static_argnames="best")
+        self.draft_prefill = MeshProgram(self._draft_prefill_one, static_argnames="length")
+        self.draft_decode = MeshProgram(self._draft_decode_one, donate_argnums=1)
+        self.score = MeshProgram(self._score_batch, static_argnames="best")
         self.logits = MeshProgram(self._logits_batch)
         self.trail = MeshProgram(self._trail_batch, static_argnames=("plan", "length"))
 
@@ -119,14 +119,14 @@ class Programs:
         read = model.prefill_more(more.tokens, more.count, cache.truncate(more.at))
         return _first(model, read, prompts, plan, values, length)
 
-    def _go_batch(self, params, state, until, *, plan, values) -> SearchState:
+    def _decode_batch(self, params, state, until, *, plan, values) -> SearchState:
         return continue_search(nnx.merge(self.graph, params), state, until, plan, values)
 
     def _search_batch(self, params, prompts, *, plan, values, length, sizes=()) -> SearchResult:
         model = nnx.merge(self.graph, params)
         return search_prompts(model, prompts, plan, values, length=length, sizes=sizes)
 
-    def _look_begin_one(self, params, tokens, starts, *, length) -> PromptLookupState:
+    def _draft_prefill_one(self, params, tokens, starts, *, length) -> PromptLookupState:
         cache = prefill(
             nnx.merge(self.graph, params), SearchPrompts(tokens, starts, None), 1 + length
         )
@@ -139,11 +139,11 @@ class Programs:
             cache=cache,
         )
 
-    def _look_go_one(self, params, at, until) -> PromptLookupState:
+    def _draft_decode_one(self, params, at, until) -> PromptLookupState:
         extend = nnx.merge(self.graph, params).extend
         return prompt_lookup_decode(extend, at, until, self.special, num_draft_tokens=self.draft)
 
-    def _force_batch(self, params, arguments, targets, *, best) -> TeacherForced:
+    def _score_batch(self, params, arguments, targets, *, best) -> TeacherForced:
         return teacher_forced_log_probs(nnx.merge(self.graph, params)(*arguments), targets, best)
 
     def _logits_batch(self, params, arguments) -> Array:

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding.beams import advance_beams, read_back
-from transformer_jax.decoding.logits_processors import StepContext, among, process_logits
+from transformer_jax.decoding.logits_processors import StepContext, process_logits, token_mask
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.decoding.search_state import (
     Hypotheses,
@@ -88,8 +88,8 @@ def _step_context(
     state: SearchState, plan: SearchPlan, values: SearchValues, vocab: int
 ) -> StepContext:
     M, context = plan.beams, state.context
-    last = jnp.repeat(state.t + 1 >= state.limits, M)[:, None] if plan.lenient else None
-    at = StepContext(state.t, state.t + 1, among(values.ends, vocab), last)
+    last = jnp.repeat(state.t + 1 >= state.limits, M)[:, None] if plan.may_end_short else None
+    at = StepContext(state.t, state.t + 1, token_mask(values.ends, vocab), last)
     if context is None:
         return at
     spread = lambda rows: None if rows is None else jnp.repeat(rows, M, axis=0)

@@ -103,7 +103,7 @@ class SearchPlan(NamedTuple):
     barred: tuple[int, int] = (0, 0)  # the same for sequences that are never written
 
     @property
-    def exact(self) -> bool:
+    def ranks_log_probs(self) -> bool:
         """Returns whether beams rank log-probabilities of all tokens, like transformers."""
         return self.beams > 1 and (self.finishing == "hf" or bool(set(self.processors) - MASKS))
 
@@ -113,12 +113,12 @@ class SearchPlan(NamedTuple):
         return bool(READS_TEXT & set(self.processors))
 
     @property
-    def lenient(self) -> bool:
+    def may_end_short(self) -> bool:
         """Returns whether the last step may end a text shorter than ``min_length``."""
         return not self.cut or (self.beams == 1 and self.finishing == "optimal")
 
     @property
-    def nothing(self) -> float:
+    def missing_score(self) -> float:
         """The score of a missing hypothesis; transformers subtracts 1e9."""
         return -1e9 if self.finishing == "hf" else -np.inf
 

@@ -131,15 +131,21 @@ def start_search(
     if rows.limits is not None:
         limits = jnp.minimum(rows.limits, length).astype(jnp.int32)
     # All beams start equal: only the first is live, since otherwise all would remain copies.
-    total = jnp.where(jnp.arange(M) == 0, 0.0, plan.nothing).astype(jnp.float32)
+    total = jnp.where(jnp.arange(M) == 0, 0.0, plan.missing_score).astype(jnp.float32)
     zeros, text, parents, model = jnp.zeros((B, P), jnp.int32), None, None, None
     trail = jnp.full((length, B, M), values.pad, jnp.int32)
     best = Hypotheses(zeros, zeros.astype(bool))
     if M > 1:
-        missing = jnp.full((B, P), plan.nothing, jnp.float32)
-        parents, model = trail, jnp.zeros((B, M)) if plan.exact else None
+        missing = jnp.full((B, P), plan.missing_score, jnp.float32)
+        parents, model = trail, jnp.zeros((B, M)) if plan.ranks_log_probs else None
         best = Hypotheses(
-            zeros, best.ended, missing, missing, missing if plan.exact else None, zeros, zeros
+            zeros,
+            best.ended,
+            missing,
+            missing,
+            missing if plan.ranks_log_probs else None,
+            zeros,
+            zeros,
         )
     if plan.reads_text:
         context = rows.context

@@ -299,7 +299,7 @@ class Translator(LineTranslator):
         target, _ = self._fill(targets, rows, size)
         start = np.full((rows, 1), self.tokenizer.bos, np.int32)
         inputs = np.concatenate([start, target[:, :-1]], axis=1)
-        forced = self.run.force(self.params, (source, inputs, lengths), target, best=best)
+        forced = self.run.score(self.params, (source, inputs, lengths), target, best=best)
         refuse_nonfinite(forced.log_probs[: len(sources)])
         return forced
 

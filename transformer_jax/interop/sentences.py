@@ -116,7 +116,7 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     elif not applied:
         refused.append(f"{_MODULES}: unsupported order of modules: {', '.join(kinds)[:80]}")
     if listed:
-        found |= _beside(folder)
+        found |= _prompts_and_similarity(folder)
         if parts.get("Transformer"):
             refused.append(f"{_MODULES}: its Transformer is in {parts['Transformer'][:40]!r}")
     name, fields = _reads(folder, parts.get("Transformer", ""))
@@ -136,7 +136,7 @@ def _unknown(name: str, kind: str, fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {key[:40]} is {json.dumps(value)[:80]}"
 
 
-def _beside(folder: Path) -> dict[str, Any]:
+def _prompts_and_similarity(folder: Path) -> dict[str, Any]:
     """Returns the prompts and the similarity of ``config_sentence_transformers.json``.
 
     Raises:
@@ -212,7 +212,7 @@ def write_sentence_files(
     said = fields.get("sentence") or {}
     files = (fields.get("published") or {}).get("sentence") or {}
     for name, content in files.items():
-        if not _stays(name):
+        if not _stays_inside(name):
             raise CheckpointError(f"{source}: the file {name} leaves the folder: damaged?")
         path = output / name
         try:
@@ -255,7 +255,7 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
         kind, path = said.get("type"), said.get("path")
         if not isinstance(kind, str) or not isinstance(path, str) or not path.isprintable():
             raise DataError(f"{folder / _MODULES}: is damaged: a module has no type or no path")
-        if not _stays(path):
+        if not _stays_inside(path):
             raise DataError(f"{folder / _MODULES}: the path {path[:80]!r} leaves the folder")
         # Modules of other libraries may have any name.
         own = modules is None or kind.startswith(_LIBRARY)
@@ -264,7 +264,7 @@ def _parts(folder: Path) -> tuple[list[str], dict[str, str], bool]:
     return order, parts, modules is not None
 
 
-def _stays(path: str) -> bool:
+def _stays_inside(path: str) -> bool:
     """Returns whether a path stays within a folder."""
     return not os.path.isabs(path) and ".." not in PurePosixPath(path).parts
 

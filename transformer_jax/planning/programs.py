@@ -242,4 +242,4 @@ def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
     progress = begun(caches[largest])
     outgrown = begun(caches[largest - 1]).cache if caches[largest] > _FIRST_CACHE else None
     arguments = (params, progress, number())
-    return DecodingProgram(programs.go.jitted, arguments, settings, outgrown)
+    return DecodingProgram(programs.decode.jitted, arguments, settings, outgrown)

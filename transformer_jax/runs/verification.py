@@ -62,7 +62,7 @@ def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
     trained = next(iter(sound.values()), None)
     if trained is not None and "frozen" in trained:
         findings.append(_frozen(directory, trained))
-    findings += _gone(directory, sound)
+    findings += _missing_checkpoints(directory, sound)
     for path in sorted(directory.iterdir()):
         if SCRATCH in path.name:
             findings.append(VerifyResult(path, None, f"{path}: a save that did not finish"))
@@ -92,7 +92,9 @@ def _frozen(directory: Path, trained: Mapping[str, Any]) -> VerifyResult:
     return VerifyResult(kept.parent, 0, problem)
 
 
-def _gone(directory: Path, sound: Mapping[int, Mapping[str, Any]]) -> Iterator[VerifyResult]:
+def _missing_checkpoints(
+    directory: Path, sound: Mapping[int, Mapping[str, Any]]
+) -> Iterator[VerifyResult]:
     """Returns the best and the last checkpoint, if their folders are missing."""
     there = steps(directory)
     newest, best = next(iter(sound), None), None

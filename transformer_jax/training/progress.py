@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from transformer_jax.core.errors import visible
-from transformer_jax.core.task_progress import duration, said, shown_by
+from transformer_jax.core.task_progress import duration, mark_line_time, shown_by
 
 __all__ = ["Progress", "duration", "progress_line"]
 
@@ -119,4 +119,4 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a permanent line."""
         self._console.print(visible(text), markup=False, soft_wrap=True)
-        said()
+        mark_line_time()

@@ -56,7 +56,7 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
         decoder = [*(top if head else [f"vectors [B, T, {D}]"]), *decoder]
         decoder.append("target tokens, shifted right [B, T]" if encoder else "tokens [B, T]")
     if encoder and decoder:
-        return _beside(encoder, decoder)
+        return _two_columns(encoder, decoder)
     return "\n".join(encoder or decoder)
 
 
@@ -179,7 +179,7 @@ def _head(config: TransformerConfig) -> str:
     return text + (", bias" if head.bias else "")
 
 
-def _beside(encoder: list[str], decoder: list[str]) -> str:
+def _two_columns(encoder: list[str], decoder: list[str]) -> str:
     """Two bottom-aligned columns, connected by the memory's path to cross-attention."""
     height = max(len(encoder), len(decoder))
     left = [""] * (height - len(encoder)) + encoder

@@ -276,7 +276,7 @@ def _things(draw: random.Random) -> tuple[Thing, ...]:
         second = color, shape
         while second == (color, shape):
             second = draw.choice([*COLORS]), draw.choice([*SHAPES])
-        return _in_order(_beside(draw, (color, shape), second))
+        return _in_order(_neighbors(draw, (color, shape), second))
     size, many = draw.choice([*SIZES]), 1 if sort == "one" else draw.randint(2, 3)
     placed: list[Thing] = []
     while len(placed) < many:
@@ -290,7 +290,7 @@ def _things(draw: random.Random) -> tuple[Thing, ...]:
     return _in_order(tuple(placed))
 
 
-def _beside(
+def _neighbors(
     draw: random.Random, one: tuple[str, str], other: tuple[str, str]
 ) -> tuple[Thing, Thing]:
     """Draws two things, the second to the right of the first or below it.
