@@ -14,7 +14,7 @@ import numpy as np
 from transformer_jax.core.config_fields import field_problem
 from transformer_jax.core.errors import ArgumentError
 
-__all__ = ["check_values", "checked_arguments"]
+__all__ = ["Function", "check_values", "checked_arguments", "with_check"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,6 +43,21 @@ def checked_arguments(function: Function) -> Function:
         >>> halves(4)
         2
     """
+    where = f"{_name(function)}: "
+    return with_check(function, lambda given: check_values(where, _hints(function), given))
+
+
+def with_check(function: Function, check: Callable[[dict[str, Any]], None]) -> Function:
+    """Returns the function with a check of its arguments before each call.
+
+    Args:
+        function: Any function.
+        check: Takes the arguments of a call by name; it refuses them, or puts others in place.
+
+    Example:
+        >>> with_check(lambda count: 2 * count, lambda given: given.update(count=1))("many")
+        2
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -51,8 +66,8 @@ def checked_arguments(function: Function) -> Function:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # which reports the error
-        check_values(f"{_name(function)}: ", _hints(function), bound.arguments)
-        return function(*args, **kwargs)
+        check(bound.arguments)
+        return function(*bound.args, **bound.kwargs)
 
     return typing.cast(Function, checked)
 

@@ -9,10 +9,10 @@ from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional import layers
+from transformer_jax.functional.array_arguments import check_bias_dtype, real_arguments
 from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.layers import Dropout
 from transformer_jax.functional.masks import Mask, as_mask
-from transformer_jax.functional.real_arguments import check_bias_dtype, real_arguments
 from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Score, Scores, mix, scaled_dot
 
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = ["Reliability", "expected_calibration_error", "reliability"]
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = ["matching_pairs", "sigmoid_contrast", "softmax_contrast"]
 

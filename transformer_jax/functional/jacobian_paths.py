@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = ["copies_needed", "dependence", "gradient_norms", "path_length", "sequential_depth"]
 

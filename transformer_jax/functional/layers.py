@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels.products import (
     as_row,
     kernel_gradient,
@@ -30,7 +31,6 @@ from transformer_jax.functional.partitioning import (
     unshard_fsdp,
     unshard_fsdp_again,
 )
-from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "ACTIVATIONS",

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.scores import masked_softmax, mix, scaled_dot
 
 __all__ = ["local_attention", "local_blocks"]

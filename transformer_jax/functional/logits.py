@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
-from transformer_jax.functional.real_arguments import real_arguments
 
 # One value for all rows, or one for each row.
 Each = Float[Array, ""] | Float[Array, " B"] | float

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels import cross_entropy as kernels
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES
 from transformer_jax.functional.layers import soft_cap
 from transformer_jax.functional.partitioning import unshard_fsdp
-from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.sparse_table_gradient import with_gradient_of_rows
 
 __all__ = ["OutputTable", "cross_entropy", "linear_cross_entropy", "token_cross_entropy"]

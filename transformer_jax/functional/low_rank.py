@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = ["Variant", "column_gain", "column_norms", "lora_scale", "low_rank_kernel"]
 

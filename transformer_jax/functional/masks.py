@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int, Integer, Shaped
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.real_arguments import check_mask
+from transformer_jax.functional.array_arguments import check_mask
 
 __all__ = [
     "Mask",

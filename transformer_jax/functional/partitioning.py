@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.reduce_scatter import reduce_scatter
 
 __all__ = [

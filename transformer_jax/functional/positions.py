@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, Int
 
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = [
     "alibi_bias",

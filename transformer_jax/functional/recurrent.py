@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.core.errors import ArgumentError
-from transformer_jax.functional.real_arguments import real_arguments
+from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts", "stop_at_multiples"]
 

@@ -17,10 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Positive
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels import products
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "ALL_KEYS",

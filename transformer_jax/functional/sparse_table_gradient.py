@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.partitioning import constrain
-from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = ["put_rows", "replace_taken", "with_gradient_of_rows"]
 

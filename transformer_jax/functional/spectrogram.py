@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.functional.array_arguments import as_real, real_arguments
 from transformer_jax.functional.mel import mel_filter_weights
-from transformer_jax.functional.real_arguments import as_real, real_arguments
 
 __all__ = [
     "count_frames",

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Real
 
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.losses import token_cross_entropy
-from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "cbow_loss",

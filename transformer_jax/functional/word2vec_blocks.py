@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.losses import token_cross_entropy
-from transformer_jax.functional.real_arguments import real_arguments
 from transformer_jax.functional.word2vec import row_means
 
 __all__ = [

@@ -9,8 +9,8 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Shaped
 
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.partitioning import axis_size
-from transformer_jax.functional.real_arguments import real_arguments
 
 __all__ = [
     "as_row",

@@ -1,21 +1,18 @@
 """Arguments of functions of real arrays: integers are promoted, wrong ranks refused."""
 
-import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from transformer_jax.core.arguments import Function, with_check
 from transformer_jax.core.errors import ArgumentError, plural
 
 __all__ = ["as_real", "check_bias_dtype", "check_mask", "real_arguments"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def real_arguments(function: Function) -> Function:
@@ -40,8 +37,7 @@ def real_arguments(function: Function) -> Function:
         ...
         transformer_jax.core.errors.ArgumentError: halves: x has shape (1, 2): [T] is needed
     """
-    signature = inspect.signature(function)
-    parameters = signature.parameters
+    parameters = inspect.signature(function).parameters
     declared = {
         name: dims
         for name, parameter in parameters.items()
@@ -51,13 +47,7 @@ def real_arguments(function: Function) -> Function:
         name for name in declared if types.NoneType in typing.get_args(parameters[name].annotation)
     }
 
-    @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return function(*args, **kwargs)  # which reports the error
-        given = bound.arguments
+    def check(given: dict[str, Any]) -> None:
         for name, ranks in declared.items():
             if name not in given or (given[name] is None and name in optional):
                 continue
@@ -68,9 +58,8 @@ def real_arguments(function: Function) -> Function:
                 given[name] = _checked(given[name], ranks, where)
             elif not _admits_numbers(parameters[name].annotation, ranks):
                 raise ArgumentError(f"{where} is {given[name]}: {_needed(ranks)} is needed")
-        return function(*bound.args, **bound.kwargs)
 
-    return typing.cast(Function, checked)
+    return with_check(function, check)
 
 
 def check_bias_dtype(bias: Any, where: str) -> None:

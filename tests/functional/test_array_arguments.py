@@ -76,7 +76,7 @@ def public_functions():
 
 
 def functions_of(found, names=()):
-    """The functions of a module that take arrays of floats."""
+    """The functions of a module that take arrays of floats, with their names."""
     short = found.__name__.removeprefix(f"{functional.__name__}.")
     for name in names or getattr(found, "__all__", None) or vars(found):
         function = getattr(found, name)
@@ -84,7 +84,7 @@ def functions_of(found, names=()):
         if own and not name.startswith("_") and name not in WITHIN:
             parameters = inspect.signature(function).parameters.values()
             if any(is_real(one.annotation) for one in parameters):
-                yield pytest.param(function, id=f"{short}.{name}")
+                yield f"{short}.{name}", function
 
 
 def shape(dims):
@@ -135,8 +135,8 @@ def called(function, given):
 
 @pytest.mark.parametrize("dtype", ["int32", pytest.param("uint8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", [
-    pytest.param(name, marks=[pytest.mark.slow] if place % 4 else [])
-    for place, name in enumerate(public_functions())
+    pytest.param(function, id=name, marks=[pytest.mark.slow] if place % 4 else [])
+    for place, (name, function) in enumerate(public_functions())
 ])  # fmt: skip
 def test_integers_give_what_floats_give_or_are_refused(function, dtype):
     try:
