@@ -60,7 +60,6 @@ def with_check(function: Function, check: Callable[[dict[str, Any]], None]) -> F
     """
     signature = inspect.signature(function)
 
-    @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         try:
             bound = signature.bind(*args, **kwargs)
@@ -69,7 +68,7 @@ def with_check(function: Function, check: Callable[[dict[str, Any]], None]) -> F
         check(bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
-    return typing.cast(Function, checked)
+    return typing.cast(Function, functools.update_wrapper(checked, function))
 
 
 def check_values(where: str, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
