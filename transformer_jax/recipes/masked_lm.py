@@ -79,8 +79,14 @@ class MaskedLM(Recipe):
 
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start with the heads of the run."""
-        pairs = _sentence_objective(run, start) != "none"
-        return with_heads(start, words=True, next_sentence=pairs)
+        objective = _sentence_objective(run, start)
+        try:
+            return with_heads(start, words=True, next_sentence=objective != "none")
+        except ConfigError as error:
+            raise ConfigError(
+                f"masking.sentence_objective is {objective}, but {error}: give none, or start "
+                f"from a BERT"
+            ) from None
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Returns the run without sentence pairs if its published start has no head for them."""

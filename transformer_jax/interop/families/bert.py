@@ -166,7 +166,7 @@ def named(model: Model) -> Model:
     if bare and not model.config.head.pooler:
         # transformers would initialize a missing pooler at random; ELECTRA has the same layers
         # without.
-        raise ConfigError("a BERT without heads has a pooler: export as ELECTRA")
+        raise ConfigError("a BERT without heads has a pooler")
     return dataclasses.replace(model, prefix="" if bare else "bert.")
 
 

@@ -113,7 +113,7 @@ def fields(model: Model) -> dict[str, Any]:
 def named(model: Model) -> Model:
     """Returns the model with the prefix of published names."""
     if model.next_sentence:
-        raise ConfigError("DistilBERT has no head for pairs of texts: export as BERT")
+        raise ConfigError("DistilBERT has no head for pairs of texts")
     bare = not (model.words or model.task)
     return dataclasses.replace(model, prefix="" if bare else "distilbert.")
 
