@@ -462,6 +462,7 @@ MISTAKES = [
      "the model has positions for 36"),
     (["generate", "{llama_dynamic}", "x", "--context", "60", "--rope-interpolation"], 2,
      "--rope-interpolation does not apply"),
+    (["resume", "{gpt2}"], 2, "has only weights, no training to resume"),
     (["convert", "{gpt2}", "{full}"], 2, "is not empty"),
     (["convert", "{text}", "{new}"], 4, "no such"),
     (["export", "{gpt2}", "{full}"], 2, "is not empty"),

@@ -257,6 +257,11 @@ def test_sampling_of_subwords_is_refused(tmp_path):
         HFRunDirectory(encoder(tmp_path, sp_model_kwargs={"enable_sampling": True})).read_config()
 
 
+def test_sampling_of_subwords_may_be_turned_off(tmp_path):
+    off = encoder(tmp_path, sp_model_kwargs={"enable_sampling": False})
+    assert HFRunDirectory(off).read_config()["published"]
+
+
 def test_every_key_of_the_tables_has_a_reason():
     assert TABLES.keys() == {
         "tokenizer_config.json", "generation_config.json", "config_sentence_transformers.json"

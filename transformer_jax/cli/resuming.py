@@ -238,8 +238,10 @@ def unfinished(directory: Any) -> Any:
     from transformer_jax.recipes.driver import read
     from transformer_jax.runs.config_guard import refuse_weights_alone
 
-    refuse_weights_alone(directory.path)
-    if directory.begun_by_program():
+    by_program = directory.begun_by_program()
+    published = by_program and "published" in directory.read_config()
+    refuse_weights_alone(directory.path, published=published)
+    if by_program:
         raise ConfigError(
             f"{directory.path}: was begun by a program with a Trainer, which has its data: run "
             f"that program again to continue it"

@@ -97,7 +97,12 @@ TOKENIZER: Mapping[str, KeyUse] = {
         "pad_token_label "
         "only_label_first_subword apply_ocr do_clean_text return_token_type_ids verbose",
     ),
-    **_keys(True, "sampling of SentencePiece", "sp_model_kwargs", ({}, None)),
+    **_keys(
+        True,
+        "sampling of SentencePiece",
+        "sp_model_kwargs",
+        ({}, {"enable_sampling": False}, None),
+    ),
     **_keys(
         False,
         _BOOKKEEPING,

@@ -151,13 +151,17 @@ def holds_weights_alone(run: Path) -> bool:
     return said is not None and "tree" in said and "data" not in said
 
 
-def refuse_weights_alone(run: Path) -> None:
+def refuse_weights_alone(run: Path, *, published: bool = False) -> None:
     """Refuses to resume a run with only weights.
+
+    Args:
+        run: The run directory.
+        published: Whether it is the folder of a published model.
 
     Raises:
         ConfigError: The run has weights, but no optimizer state.
     """
-    if holds_weights_alone(run):
+    if published or holds_weights_alone(run):
         raise ConfigError(
             f"{run}: has only weights, no training to resume: start a run from it with "
             f"--init-from {shlex.quote(str(run))}"
