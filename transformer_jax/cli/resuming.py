@@ -17,6 +17,7 @@ from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import current_flags
+from transformer_jax.core.storage.reach import remember_buckets
 from transformer_jax.core.storage.urls import working_copy
 from transformer_jax.recipes.registry import get_recipe
 
@@ -175,6 +176,7 @@ def resume_as_asked(asked: Any, named: Any) -> int:
     """
     from transformer_jax.runs.config_guard import leaves
 
+    remember_buckets(dataclasses.asdict(asked))
     before = leaves(dataclasses.asdict(named))
     flags = {
         name: value

@@ -9,6 +9,7 @@ from typing import Any
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.core.runtime import multiplies_bfloat16
+from transformer_jax.core.storage.reach import check_buckets, remember_buckets
 from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.tokenizer import Tokenizer
@@ -63,6 +64,7 @@ def begin(run: Any, named: Any) -> tuple[Any, RunDirectory, Any]:
         ConfigError: Settings do not match each other, the start, the devices or the data.
     """
     recipe = get_recipe(run.recipe)
+    remember_buckets(dataclasses.asdict(run))
     start, vocab_given = None, False
     if isinstance(run, Trained):
         vocabulary = run.model.vocab_size
@@ -143,10 +145,12 @@ def read(directory: RunDirectory) -> Any:
 
     Raises:
         CheckpointError: ``config.json`` is damaged, or belongs to no recipe.
+        ConfigError: It names an object store that no command of the user named.
     """
-    recipe = recipe_of(directory)
+    recipe, settings = recipe_of(directory), directory.settings()
+    check_buckets(settings, directory.config)
     try:
-        run = from_dict(recipe.config, directory.settings())
+        run = from_dict(recipe.config, settings)
     except (ConfigError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{directory.config}: {error}: not the run of {recipe.title}, or of another version"

@@ -15,6 +15,7 @@ __all__ = [
     "draft_place",
     "is_url",
     "read_copy",
+    "storage_folder",
     "url_of",
     "url_of_folder",
     "with_urls",
@@ -84,8 +85,11 @@ def url_of(path: str | os.PathLike[str]) -> str | None:
     return url
 
 
-def _cache() -> Path:
-    """The folder of local copies: ``TRANSFORMER_JAX_STORAGE``, or a folder in ``~/.cache``."""
+def storage_folder() -> Path:
+    """Returns the folder of local copies.
+
+    It is ``TRANSFORMER_JAX_STORAGE``, or a folder in ``~/.cache``.
+    """
     given = os.environ.get(FOLDER)
     return (
         Path(os.path.abspath(given))
@@ -96,7 +100,7 @@ def _cache() -> Path:
 
 def _folder(kind: str, url: str) -> Path:
     scheme, _, rest = url.partition("://")
-    return _cache() / kind / scheme / rest
+    return storage_folder() / kind / scheme / rest
 
 
 def working_copy(path: str | os.PathLike[str]) -> Path:
@@ -121,15 +125,15 @@ def draft_place(folder: Path) -> Path:
         folder: The run directory on this machine.
     """
     try:
-        inside = folder.relative_to(os.path.realpath(_cache() / _WORKING))
+        inside = folder.relative_to(os.path.realpath(storage_folder() / _WORKING))
     except ValueError:
         return folder
-    return _cache() / _DRAFTS / inside
+    return storage_folder() / _DRAFTS / inside
 
 
 def url_of_folder(folder: str | os.PathLike[str]) -> str | None:
     """Returns the URL of the working copy that a folder is or is inside of; otherwise None."""
-    root = _cache() / _WORKING
+    root = storage_folder() / _WORKING
     try:
         parts = Path(os.path.abspath(folder)).relative_to(root).parts
     except ValueError:
@@ -146,5 +150,5 @@ def with_urls(text: str) -> str:
     """
     for kind in (_WORKING, _READ):
         for scheme in BACKENDS:
-            text = text.replace(f"{_cache() / kind / scheme}{os.sep}", f"{scheme}://")
+            text = text.replace(f"{storage_folder() / kind / scheme}{os.sep}", f"{scheme}://")
     return _OF_PATHS.sub(r"\1://", text)
