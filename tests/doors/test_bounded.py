@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors import bounded, hostile
+from transformer_jax.core.errors import UserError
 
 LAW = 7
 KINDS = ("reader", "folder")
@@ -52,17 +53,29 @@ def results(request, tmp_path_factory):
     return measured(names, tmp_path_factory.mktemp("hostile"))
 
 
-@pytest.mark.parametrize("hostile_input", hostile.ALL)
-@pytest.mark.quick(
-    "pairs as TSV: a device",
-    "pairs as JSONL: deep JSON",
-    "table of pairs by language: a path of an address",
-    "recordings as TSV: a pipe",
-    "pictures in arrays: a shape of exabytes",
-    "tokenizer: a file of settings",
-    "run: deep JSON",
-    "adapter: a list",
+@pytest.mark.parametrize(
+    "hostile_input",
+    [
+        "pairs as TSV: a device",
+        "pairs as JSONL: deep JSON",
+        "table of pairs by language: a path of an address",
+        "table of pairs by language: 9 MB",
+        "recordings as TSV: a pipe",
+        "pictures in arrays: a shape of exabytes",
+        "run: a file of settings of 64 GB",
+    ],
 )
+def test_hostile_input_is_refused_in_a_line(hostile_input, tmp_path):
+    """In this process, where nothing stops what is not refused."""
+    read = hostile.ALL[hostile_input](tmp_path)
+    with pytest.raises(UserError) as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    assert str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hostile_input", hostile.ALL)
 def test_hostile_input_is_refused_within_limits(results, hostile_input):
     found = results[hostile_input]
     assert found["kind"] == "UserError", found
@@ -91,6 +104,3 @@ def test_there_are_many_cases():
                "sentence encoder", "chat template", "adapter")  # fmt: skip
     assert all(len(CASES[name]) >= 4 for name in folders)
     assert len(hostile.ALL) > 200
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -63,15 +63,15 @@ def _numbers(result: Any) -> np.ndarray:
 
 
 def _named(name: str, folder: Path) -> None:
-    """A search of this library names the settings of the folder that it ignores."""
+    """A search of this library names the settings of the folder that it does not apply."""
     path = uses.USES[name].write(folder / "model")
     _says(path, "generation_config.json", repetition_penalty=1.5, num_beams=3, use_cache=True)
     model = tj.load(path)
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transformer_jax.inference.generation_settings.log", lines.append)
+        patch.setattr("transformer_jax.inference.folder_generation.log", lines.append)
         uses.USES[name].call(model, uses.TEXT)
-    assert any("ignores num_beams 3, repetition_penalty 1.5" in line for line in lines)
+    assert any("not apply num_beams 3, repetition_penalty 1.5 of" in line for line in lines)
 
 
 def _keys(file: str) -> Callable[[str, Path], None]:
@@ -151,11 +151,15 @@ EXEMPT = {
 }
 
 
-@pytest.mark.quick("settings of a tokenizer", "classify texts", "generate", "SentencePiece")
+@pytest.mark.quick(
+    "configuration of a model",
+    "settings of a tokenizer",
+    "settings of generation",
+    "tokenizer",
+    "sentence encoder",
+    "SentencePiece",
+)
 @pytest.mark.filterwarnings("ignore:1 of 1 text reached the length limit")
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_is_used_as_it_says(name, tmp_path):
     CASES[name](name, tmp_path)
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -98,7 +98,7 @@ def test_the_named_runs_of_align_are_the_methods():
     assert named == {*PREFERENCES, *ON_POLICY}
 
 
-@pytest.mark.quick("gpt2", "phi3", "opt")
+@pytest.mark.quick("gpt2")
 @pytest.mark.parametrize("layout", DECODERS)
 def test_no_method_takes_the_dropout_of_a_folder(tmp_path, layout):
     start = load_pretrained(str(hf_folder(tmp_path / layout, layout, 0.3)), ("decoder",))
@@ -157,6 +157,3 @@ def test_dropout_that_is_asked_for_is_used_and_told(files, capsys, method):
     assert found["loss"] != plain["loss"]
     if method in ON_POLICY:
         assert found["clipped"] > 0.5
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

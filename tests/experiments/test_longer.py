@@ -37,6 +37,7 @@ def test_the_new_length_is_stored_with_the_run(tmp_path, capsys, name):
     assert "schedule" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_whose_data_cannot_be_read_is_no_longer_one(tmp_path, capsys):
     text = str(tmp_path / "gone.txt")
     run = dataclasses.replace(run_with(steps=2), data=TextData(text=text))
@@ -104,6 +105,3 @@ def test_a_longer_run_is_the_one_that_began_with_its_length(tmp_path, capsys):
     assert ends[0]["state_sha256"] == ends[1]["state_sha256"]
     assert ends[0]["steps"] == 6
     assert decoder_only.main(again) == 0  # the same command as at the beginning
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

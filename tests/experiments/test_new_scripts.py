@@ -13,6 +13,8 @@ TINY = [
     "--training.steps", "1", "--training.epochs", "None", "--training.max-tokens", "256",
     "--evaluation.sentences", "0", "--data.read.max-length", "48",
 ]  # fmt: skip
+pytestmark = pytest.mark.slow  # each writes a published translator, and begins to train it
+
 THAI = ["คนไทยกินข้าว", "แมวกินปลา", "ข้าวกับปลา", "คนกับแมว"]
 
 
@@ -46,7 +48,6 @@ def test_a_script_that_nobody_knows_is_refused(start, capfd):
     assert "--tokenizer.extend-by" in said
 
 
-@pytest.mark.slow
 @FAMILIES
 def test_a_script_that_nobody_knows_is_learned(start, capfd):
     folder, pairs = start
@@ -57,6 +58,3 @@ def test_a_script_that_nobody_knows_is_learned(start, capfd):
     tokenizer = open_directory(folder / "run").load_tokenizer()
     assert text_coverage(THAI, tokenizer).share == 0
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(THAI)] == THAI
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -17,10 +17,7 @@ from transformer_jax.recipes import driver
 from transformer_jax.runs.run_directory import RunDirectory
 
 # Cells whose family needs other layers for the head, and a refused one.
-QUICK = (
-    "bert_mlm finetune classify", "distilbert_cls finetune tag", "gemma2 finetune regress",
-    "gpt2 reward", "t5_encoder finetune qa", "vit_bare images",
-)  # fmt: skip
+QUICK = ("gemma2 finetune regress", "t5_encoder finetune qa")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +50,7 @@ def test_a_run_is_exported_or_refused_before_it_trains(
     open_hf_checkpoint(output)
 
 
+@pytest.mark.slow
 def test_settings_that_a_family_does_not_have_are_refused(folder, data, tmp_path, capsys):
     """Before any text is read, with the setting."""
     more = ["--model.scores.attn-logit-softcapping", "50"]
@@ -62,6 +60,7 @@ def test_settings_that_a_family_does_not_have_are_refused(folder, data, tmp_path
     assert "scores.attn_logit_softcapping None instead of 50" in err
 
 
+@pytest.mark.quick("roberta")
 @pytest.mark.parametrize("layout", ["bert", "bert_mlm", "roberta"])
 def test_a_published_encoder_goes_on_with_the_heads_that_it_has(
     layout, folder, data, tmp_path, capsys
@@ -116,6 +115,7 @@ def test_every_layout_is_trained_in_a_way():
     assert {layout for layout, _ in starts.CELLS} == set(starts.LAYOUTS)
 
 
+@pytest.mark.slow
 def test_a_converted_folder_is_a_published_start(folder, data, tmp_path):
     assert main(["convert", str(folder("bert_mlm")), str(tmp_path / "bert")]) == 0
     run, output = tmp_path / "run", tmp_path / "export"
@@ -124,6 +124,3 @@ def test_a_converted_folder_is_a_published_start(folder, data, tmp_path):
     starts.draw_parameters(run)
     assert main(["export", str(run), str(output)]) == 0
     assert open_hf_checkpoint(output).model.config.head.pooler
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

@@ -69,6 +69,7 @@ def same(one, two):
 # Length
 
 
+@pytest.mark.slow
 def test_a_score_reads_no_more_than_the_tokenizer_says(tmp_path):
     """sentence-transformers#3304: a cross-encoder whose tokenizer says 16."""
     short = transformer_jax.load(scorer(tmp_path / "short", model_max_length=16))
@@ -79,7 +80,7 @@ def test_a_score_reads_no_more_than_the_tokenizer_says(tmp_path):
     assert not same(whole(LONG, "c b a " * 4), whole(*cut))
 
 
-@pytest.mark.quick("model_max_length")
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
 def test_every_encoder_reads_no_more_than_the_tokenizer_says(tmp_path, key):
     short = transformer_jax.load(encoder(tmp_path / "short", **{key: 8}))
@@ -101,6 +102,7 @@ def test_a_length_that_is_none_is_refused(tmp_path, length):
         HFRunDirectory(encoder(tmp_path, model_max_length=length)).read_config()
 
 
+@pytest.mark.slow
 def test_an_export_keeps_the_length(tmp_path):
     folder = scorer(tmp_path / "folder", model_max_length=16)
     assert main(["export", str(folder), str(tmp_path / "out")]) == 0
@@ -116,6 +118,7 @@ def test_texts_that_lose_their_starts_are_refused(tmp_path):
 # Tokens
 
 
+@pytest.mark.slow
 def test_a_class_sets_its_normalizer(tmp_path):
     """The key of the folder counts, not that of the file, as in transformers 5."""
     ids = lambda folder: transformer_jax.load(folder).tokenizer.encode("A É 中")
@@ -128,7 +131,7 @@ def test_a_class_sets_its_normalizer(tmp_path):
     assert ids(plain) == ids(lower)  # this class reads the file alone
 
 
-@pytest.mark.quick("plain")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "typed"),
     [
@@ -154,7 +157,7 @@ def test_the_second_text_has_its_type_if_the_tokenizer_gives_types(tmp_path, set
 # Scores
 
 
-@pytest.mark.quick("sigmoid")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "apply"),
     [
@@ -174,6 +177,7 @@ def test_the_activation_of_a_score(tmp_path, fields, apply):
     assert same(found, apply(plain))
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_says_its_activation_in_its_own_file_first(tmp_path, capsys):
     folder = scorer(tmp_path, {"sentence_transformers": {"activation_fn": IDENTITY}})
     own = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.Tanh", "prompts": {}}
@@ -188,13 +192,14 @@ def test_a_cross_encoder_says_its_activation_in_its_own_file_first(tmp_path, cap
         HFRunDirectory(folder).read_config()
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_that_names_no_activation_has_a_sigmoid(tmp_path):
     plain = np.asarray(transformer_jax.load(scorer(tmp_path / "plain"))("a", "b"))
     folder = scorer(tmp_path / "found", {"sentence_transformers": {"version": "4.1.0"}})
     assert same(transformer_jax.load(folder)("a", "b"), 1 / (1 + np.exp(-plain)))
 
 
-@pytest.mark.quick("Tanh")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Identity", "Sigmoid", "Tanh"])
 def test_an_export_keeps_the_activation_and_the_pairs(tmp_path, name, capsys):
     """sentence-transformers reads the file beside only with a ``modules.json``."""
@@ -212,6 +217,7 @@ def test_an_export_keeps_the_activation_and_the_pairs(tmp_path, name, capsys):
     assert float(capsys.readouterr().out) == pytest.approx(np.asarray(score).item(), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
 def test_a_score_trained_here_says_that_it_has_no_activation(tmp_path, pairs, shared, capsys):
     """sentence-transformers would put a sigmoid on it."""
@@ -270,6 +276,7 @@ def test_every_key_of_the_tables_has_a_reason():
         assert all(len(use.why) > 10 for use in table.values())
 
 
+@pytest.mark.slow
 def test_fine_tuning_reads_no_more_than_its_start_unless_it_is_told_to(tmp_path, shared, capsys):
     """transformers cuts training examples at the length of the tokenizer, too."""
     data = shared("published_starts", starts.write_data)
@@ -288,6 +295,3 @@ def test_fine_tuning_reads_no_more_than_its_start_unless_it_is_told_to(tmp_path,
         RunDirectory.open(tmp_path / run).read_config()["task"]["max_length"] for run in "ab"
     ]
     assert lengths == [12, 20]
-
-
-pytestmark = pytest.mark.slow  # each starts models or processes of its own

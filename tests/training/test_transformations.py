@@ -22,7 +22,7 @@ from transformer_jax.training.state import digest
 from transformer_jax.training.task import Data, Task
 from transformer_jax.training.trainer import Trainer
 
-pytestmark = [pytest.mark.usefixtures("no_curves"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("no_curves")
 
 
 class Line(nnx.Module):
@@ -73,7 +73,7 @@ OPTIMIZERS = {
 
 
 # Their updates depend on the loss of this step alone, so all of them do in one step.
-QUICK = ("lbfgs", "schedule_free")
+QUICK = ("polyak",)
 
 
 def by_hand(tx, steps):
@@ -133,7 +133,7 @@ def test_a_divided_run_is_the_same(tmp_path, name, how):
     )
 
 
-@pytest.mark.quick("schedule_free")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path, name):
     """Also between two updates of sam, and with the averages of schedule_free."""
@@ -143,6 +143,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, name):
     assert digest(parts.state) == digest(whole.state)
 
 
+@pytest.mark.slow
 def test_schedule_free_is_evaluated_and_loaded_with_its_average(tmp_path):
     """The average of all points is computed here, in NumPy, by Defazio et al. 2024, formula (1)."""
     rate, b1, steps = 0.3, 0.8, 5
@@ -165,6 +166,7 @@ def test_schedule_free_is_evaluated_and_loaded_with_its_average(tmp_path):
     np.testing.assert_array_equal(trainer.load("last").kernel[...], loaded)
 
 
+@pytest.mark.slow
 def test_sam_is_evaluated_without_its_adversarial_updates(tmp_path):
     """After an odd number of steps, training is at the adversarial point."""
     _, result = fitted(tmp_path, OPTIMIZERS["sam"], steps=3)
