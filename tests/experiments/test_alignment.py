@@ -82,7 +82,9 @@ def test_other_validation_pairs_are_not_measured_by_the_reference_of_those_befor
     valid.write_text(valid.read_text().replace('"rejected": "cc"', '"rejected": "ef"'))
     (files / "run" / "results.json").unlink()
     assert decoder_only.main(["resume", str(files / "run"), *ONE[:2]]) == 3
-    assert "the preferences differ from those at the start" in capsys.readouterr().err
+    assert (
+        "the preferences have changed since the run began: restore them" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.quick("reward")

@@ -104,5 +104,8 @@ def _stored(path: Path, identity: str, encoded: EncodedCompletions) -> dict[str,
         raise DataError(f"{path}: damaged ({error}): start the run again") from None
     sizes = {name: (len(store), 2) for name, store in encoded.parts().items()}
     if str(kept.pop("identity", "")) != identity or {k: v.shape for k, v in kept.items()} != sizes:
-        raise DataError(f"{path}: the preferences differ from those at the start of the run")
+        raise DataError(
+            f"{path}: the preferences have changed since the run began: restore them, or begin a "
+            f"new run"
+        )
     return kept

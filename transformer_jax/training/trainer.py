@@ -314,7 +314,10 @@ class Trainer(Configuration, group="training"):
         earlier = task.train.earlier_fingerprints
         refuse_changed_data(path, manifest["data"], task.describe_data(), earlier)
         if tokenizer is not None and manifest["tokenizer"] != tokenizer.sha256:
-            raise CheckpointError(f"{path}: tokenizer.json has changed since the run began")
+            raise CheckpointError(
+                f"{path}: tokenizer.json has changed since the run began: restore it, or begin a "
+                f"new run"
+            )
         if manifest["key"]["impl"] != _impl():
             raise ConfigError(f"{path}: began with the random generator {manifest['key']['impl']}")
         for problem in restored.left:
