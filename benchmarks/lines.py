@@ -59,15 +59,15 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     """Writes the shuffled file, and the peers' input: sources as ids, and lengths to generate."""
     from transformer_jax.data.text import read_lines
     from transformer_jax.decoding.generation_config import TRANSLATION
-    from transformer_jax.decoding.translator import Translator
-    from transformer_jax.inference.load_run import load
+    from transformer_jax.inference.pretrained import open_pretrained
 
     lines = list(read_lines(asked.file))
     random.Random(0).shuffle(lines)
     text = folder / "lines.txt"
     text.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    model, tokenizer = load(asked.run)
-    translator = Translator(model, tokenizer, search=TRANSLATION.changed(num_beams=beams))
+    opened = open_pretrained(asked.run, "best", "encoder-decoder")
+    translator = opened.translator(TRANSLATION.changed(num_beams=beams))
+    tokenizer = opened.tokenizer
     lengths = [len(done.tokens) for done in translator.translate(lines)]
     sources = [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(lines)]
     config = json.loads((asked.run / "config.json").read_text())["model"]

@@ -16,13 +16,8 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.engines import (
-    EngineConfig,
-    load_engine_language,
-    load_engine_translator,
-)
-from transformer_jax.inference.load_run import load, load_language
+from transformer_jax.inference.engines import EngineConfig, on_ctranslate2
+from transformer_jax.inference.pretrained import Pretrained, open_pretrained, read_facts
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.making import make_model
 from transformer_jax.models.presets import PRESETS
@@ -71,17 +66,20 @@ def texts(count: int, length: int, vocab: int) -> list[str]:
     return [" ".join(f"w{id}" for id in row) for row in drawn.tolist()]
 
 
+def opened(run: Path, engine: str) -> Pretrained:
+    """Opens a run on JAX, or on CTranslate2 with the data type ``engine``."""
+    if engine == "jax":
+        return open_pretrained(run)
+    return on_ctranslate2(read_facts(run), EngineConfig(engine))
+
+
 def translate(folder, engine, batch, length, new, beams, **size):
     """Translates ``batch`` lines of ``length`` words into exactly ``new`` tokens each, with EOS."""
     config = configuration(**size)
     run = make_run(Path(folder) / "translator", "encoder-decoder", config)
     search = TRANSLATION.changed(num_beams=beams, min_length=new)
     batching = TranslationBatching(source_lengths=(length + 1,), rows=(batch,))
-    if engine == "jax":
-        translator: Any = Translator(*load(run), search=search, batching=batching)
-    else:
-        how = EngineConfig(engine)
-        translator = load_engine_translator(run, engine=how, search=search, batching=batching)
+    translator = opened(run, engine).translator(search, batching)
     lines = texts(batch, length, config.vocab_size)
     found = translator.translate(lines)
     assert {len(one.tokens) for one in found} == {new}
@@ -98,8 +96,7 @@ def generate(folder, engine, batch, prompt, new, **size):
     """Generates ``new`` tokens after each of ``batch`` prompts, greedily, with a GPT-2."""
     config = resized(PRESETS["gpt2_small"], **size)
     run = make_run(Path(folder) / "gpt2", "decoder", config)
-    model: Any = load_language(run) if engine == "jax" else None
-    model = model or load_engine_language(run, engine=EngineConfig(engine))
+    model = opened(run, engine).language()
     asked = [
         GenerationRequest(text, max_new_tokens=new, temperature=0)
         for text in texts(batch, prompt - 1, config.vocab_size)

@@ -26,7 +26,7 @@ ORDER = (
     ("visual",),
     ("training",),
     ("interop",),
-    ("recipes.recipe", "recipes.registry"),
+    ("inference.facts", "recipes.recipe", "recipes.registry"),
     ("inference",),
     ("recipes",),
     ("planning",),

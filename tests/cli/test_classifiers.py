@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.opened import load
 from tests.parity import layouts
 from transformer_jax.cli.classify import Classify
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.inference.load_run import load
 from transformer_jax.interop.stablehlo import load_stablehlo
 
 TEXTS = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]

@@ -9,7 +9,7 @@ import transformer_jax as tj
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.inference.runs import as_trained, source_as_trained
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.recipes.tasks.translation_task import translation
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -90,11 +90,11 @@ def test_a_run_says_how_its_text_is_prepared(tmp_path):
 
     text = " este\u0301 \u3000"
     new = directory("new", data={"read": {"normalization": "nfc", "source_prefix": "en: "}})
-    assert source_as_trained(new)(text) == "en: esté"
+    assert read_facts(new).preparation.source(text) == "en: esté"
     old = directory("old", data={"read": {"lowercase": True}})
-    assert source_as_trained(old)(text) == "este\u0301"
+    assert read_facts(old).preparation.source(text) == "este\u0301"
     lines = directory("lines", data={"read": {"documents": "line", "lowercase": False}})
-    assert as_trained(lines, trim=False)(" a \r\n") == " a "
+    assert read_facts(lines).preparation.text(" a \r\n") == " a "
 
 
 def test_pairs_of_python_are_prepared_as_files_are():

@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 
 import transformer_jax as tj
 from tests.drawing import drawn
+from tests.opened import load
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoding.masked import MaskFiller
 from transformer_jax.inference.encoding.task_runner import AnswerSpan, TaskRunner
 from transformer_jax.inference.encoding.vectors import Embedder
-from transformer_jax.inference.load_run import load
 from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.models.presets import bert
@@ -305,10 +305,14 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     (tmp_path / "text").write_text("I sat on the bank of the river.")
     answers = lambda *_, **how: [[AnswerSpan("a", start, 1.0)] for start in found]
     predictor = type("TaskRunner", (), {"answers": staticmethod(answers), "counts": Counter()})
-    loaded = lambda *_: (predictor, {}, str)
-    monkeypatch.setattr("transformer_jax.inference.encoders.load_task", loaded)
-    monkeypatch.setattr("transformer_jax.inference.runs.open_directory", str)
-    monkeypatch.setattr("transformer_jax.inference.runs.preparation", lambda _: Preparation())
+    facts = type("Facts", (), {"preparation": Preparation()})
+    for name, result in {
+        "pretrained.read_facts": facts,
+        "pretrained.Pretrained.load": None,
+        "encoders.check_task": None,
+        "encoders.task_runner": predictor,
+    }.items():
+        monkeypatch.setattr(f"transformer_jax.inference.{name}", lambda *_, result=result: result)
     questions = ["who"] * len(found)
     code, _, err = run_command("answer", tmp_path, *questions, "--context", tmp_path / "text")
     assert code == 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import LESSON, language_run
+from tests.opened import engine_language, engine_translator, load, load_language
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
@@ -17,10 +18,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.functional import logits as processors
 from transformer_jax.inference.engines import (
     EngineConfig,
-    load_engine_language,
-    load_engine_translator,
 )
-from transformer_jax.inference.load_run import load, load_language
 
 pytest.importorskip("ctranslate2")
 
@@ -64,7 +62,7 @@ def test_a_translator_writes_what_ours_writes(lesson_run, name):
     search, lines = SEARCHES[name], lines_of_words(200)
     one_shape = TranslationBatching(source_lengths=(64,), rows=(32,))
     ours = Translator(*load(lesson_run), batching=one_shape)
-    theirs = load_engine_translator(lesson_run)
+    theirs = engine_translator(lesson_run)
     limits = [search.target_tokens(len(ids), ours.most) for ids in ours.encode(lines)[0]]
     compared = others = 0
     for limit, ours_, theirs_ in zip(
@@ -93,7 +91,7 @@ def test_a_translation_depends_on_its_line_alone(lesson_run, num_beams):
     """Not on the lines of its batch, whose limits, which many reach, and lengths are others."""
     lines = [*lines_of_words(30), "", LESSON[0][0]]
     search = TRANSLATION.changed(num_beams=num_beams, max_len_a=0.3, max_len_b=3)
-    theirs = load_engine_translator(lesson_run, search=search)
+    theirs = engine_translator(lesson_run, search=search)
     together = theirs.translate(lines)
     for line, one in zip(lines, together, strict=True):
         [alone] = theirs.translate([line])
@@ -107,7 +105,7 @@ def test_a_translation_depends_on_its_line_alone(lesson_run, num_beams):
 def test_batches_change_no_translation(lesson_run, few):
     lines = lines_of_words(20)
     found = [
-        load_engine_translator(lesson_run, batching=TranslationBatching(**how)).translate(lines)
+        engine_translator(lesson_run, batching=TranslationBatching(**how)).translate(lines)
         for how in ({}, few)
     ]
     assert [one.text for one in found[0]] == [one.text for one in found[1]]
@@ -139,7 +137,7 @@ def test_a_language_model_writes_what_ours_writes(request, kind, name):
     asked = [GenerationRequest(prompt, **given | settings) for prompt in prompts]
     shapes = BatchingConfig(rows=(32,), lengths=(32,), caches=(64,))
     ours = load_language(run, shapes=shapes).generate(asked)
-    theirs = load_engine_language(run).generate(asked)
+    theirs = engine_language(run).generate(asked)
     same = sum(
         [(one.tokens, one.text, one.finish_reason) for one in a]
         == [(one.tokens, one.text, one.finish_reason) for one in b]
@@ -152,7 +150,7 @@ def test_a_language_model_writes_what_ours_writes(request, kind, name):
 
 
 def test_it_streams_what_it_generates(rotary_run):
-    theirs = load_engine_language(rotary_run)
+    theirs = engine_language(rotary_run)
     asked = GenerationRequest("a c", max_new_tokens=60, temperature=0)
     parts = list(theirs.stream(asked))
     [[whole]] = theirs.generate([asked])
@@ -178,7 +176,7 @@ SAMPLINGS = {
 def test_samples_have_the_distribution_of_ours(decoder_run, name):
     """Temperature first, then the most probable tokens, then those that hold a probability."""
     settings, count = {"temperature": 1.0} | SAMPLINGS[name], 2000
-    theirs = load_engine_language(decoder_run)
+    theirs = engine_language(decoder_run)
     asked = GenerationRequest("a c", max_new_tokens=1, num_return_sequences=count, **settings)
     [found] = theirs.generate([asked])
     ids = [one.tokens[0] for one in found]
@@ -202,7 +200,7 @@ def test_samples_have_the_distribution_of_ours(decoder_run, name):
 
 @pytest.mark.slow
 def test_samples_follow_from_the_seed(decoder_run, lesson_run):
-    theirs = load_engine_language(decoder_run)
+    theirs = engine_language(decoder_run)
     draw = lambda seed: [
         one.tokens
         for found in theirs.generate(
@@ -215,7 +213,7 @@ def test_samples_follow_from_the_seed(decoder_run, lesson_run):
     ]
     assert draw(1) == draw(1) != draw(2)
     assert len(set(draw(3))) == 3
-    translator = load_engine_translator(lesson_run)
+    translator = engine_translator(lesson_run)
     hot = TRANSLATION.changed(num_beams=1, do_sample=True, temperature=3.0)
     sample = lambda seed: [
         one.tokens for one in translator.stream([LESSON[0][0]] * 2, hot.changed(seed=seed))
@@ -228,7 +226,7 @@ def test_int8_keeps_the_lesson_and_its_scores_differ(learnt_run, tmp_path):
     run = shutil.copytree(learnt_run, tmp_path / "run")
     sources = [source for source, _ in LESSON]
     exact, rough = (
-        load_engine_translator(run, engine=EngineConfig(compute)).translate(sources)
+        engine_translator(run, engine=EngineConfig(compute)).translate(sources)
         for compute in ("float32", "int8")
     )
     assert [one.text for one in rough] == [target for _, target in LESSON]

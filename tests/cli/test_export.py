@@ -8,10 +8,10 @@ import pytest
 import tokenizers
 
 from tests.interop.word_level import tokenizer_json
+from tests.opened import load
 from tests.parity import layouts
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.load_run import load
 from transformer_jax.interop.stablehlo import load_stablehlo
 
 

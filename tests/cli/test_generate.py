@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.opened import load, load_language
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
@@ -16,7 +17,6 @@ from transformer_jax.core.old_names import REQUESTS
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.inference.attention import decoder_attention
-from transformer_jax.inference.load_run import load, load_language
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
 

@@ -22,6 +22,7 @@ from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.inference.generation_settings import search_settings
 from transformer_jax.inference.hf_generation import _continuation
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.recipes.scored_texts import beam_search
 from transformer_jax.recipes.tasks.fit import by_evaluate
 from transformer_jax.recipes.tasks.translation_task import decode_texts
@@ -57,7 +58,7 @@ def test_the_limit_is_the_run_s_and_without_one_that_of_earlier_versions(
     config = json.loads((path / "config.json").read_text())
     if evaluation is not None:
         (path / "config.json").write_text(json.dumps(config | {"evaluation": evaluation}))
-    assert search_settings(path) == LengthLimit(*limit)._asdict()
+    assert search_settings(read_facts(path)) == LengthLimit(*limit)._asdict()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,14 +76,14 @@ def test_the_penalty_of_the_run_holds_at_every_door_until_another_is_given(train
     (path / "config.json").write_text(json.dumps(config))
     doors = {
         "transcribe": lambda run, **flags: beam_search(Transcribe(Path(run), (), **flags)),
-        "translate": lambda run, **flags: Translate(Path(run), **flags).options()[0],
+        "translate": lambda run, **flags: Translate(Path(run), **flags).options(read_facts(run))[0],
         "evaluate": lambda run, **flags: beam_search(Evaluating(run=Path(run), **flags)),
     }
     for door, search in doors.items():
         assert search(path).length_penalty == 1.5, door
         assert search(path, length_penalty=0.0).length_penalty == 0.0, door
         assert search(trained_run).length_penalty == 0.6, door
-    assert search_settings(path)["length_penalty"] == 1.5  # in Python
+    assert search_settings(read_facts(path))["length_penalty"] == 1.5  # in Python
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 
 import transformer_jax as tj
 from tests.cli.conftest import LESSON
+from tests.opened import load_language
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.inference.load_run import load_language
 from transformer_jax.parallel.placement import loading_on, mesh_of
 
 MESH = ("--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2")

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
+from tests.opened import load_language
 from transformer_jax.cli.main import main
 from transformer_jax.cli.prompt import Prompt, read_examples
 from transformer_jax.core.errors import ConfigError, DataError
@@ -16,7 +17,6 @@ from transformer_jax.data.corpora.in_context import EXAMPLE
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
-from transformer_jax.inference.load_run import load_language
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,

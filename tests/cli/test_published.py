@@ -11,6 +11,7 @@ import tokenizers
 from flax import nnx
 from safetensors.numpy import load_file
 
+from tests.opened import load
 from tests.parity import layouts
 from transformer_jax.cli import encoder_only
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
@@ -19,7 +20,6 @@ from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation
 from transformer_jax.inference.encoding.batching import Batches
 from transformer_jax.inference.hf_generation import HFTextGenerator
-from transformer_jax.inference.load_run import load
 from transformer_jax.models.prepare import stack_blocks
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.run_directory import RunDirectory

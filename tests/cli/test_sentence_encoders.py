@@ -11,7 +11,8 @@ import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.inference.encoders import load_vectors, pool_of
+from transformer_jax.inference.encoders import pools_of, vectors_of
+from transformer_jax.inference.pretrained import open_pretrained, read_facts
 from transformer_jax.interop.sentence_dense import copy_dense, read_dense
 from transformer_jax.interop.sentences import sentence_fields
 from transformer_jax.interop.tensor_files import open_tensors
@@ -411,8 +412,8 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
             assert not output.exists()
     describe(folder, modes("mean_tokens"), parts=(*PARTS, "Dense"))
     with pytest.raises(ConfigError, match="'mean and Dense', which is not supported"):
-        pool_of(folder, None)
-    assert pool_of(folder, "mean") == "mean"
+        pools_of(read_facts(folder), None)
+    assert pools_of(read_facts(folder), "mean") == "mean"
     code, _, err = run_command("embed", run, lines, "--output", output, "--pool", "none")
     assert code == 0, err  # none is a pooling, None no answer
     assert len(np.load(output)["offsets"]) == len(TEXT) + 1
@@ -440,7 +441,7 @@ def test_prompts_go_before_texts(encoder, tmp_path, run_command, lines, excludes
     assert run_command("convert", folder, run)[0] == 0
     plain, texts = shutil.copytree(folder, tmp_path / "plain"), ["cash", "the river ran"]
     (plain / "config_sentence_transformers.json").unlink()
-    bare = load_vectors(plain)[0]
+    bare = vectors_of(open_pretrained(plain))
 
     def wanted(prompt):
         [made] = bare.embed([prompt + text for text in texts], pool="none")
@@ -500,8 +501,8 @@ def test_settings_that_cannot_be_applied_are_refused_by_name(encoder, name, said
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(said))
     with pytest.raises(ConfigError, match=what.replace("[", r"\[")):
-        pool_of(folder, None)
-    assert pool_of(folder, "cls") == "cls"
+        pools_of(read_facts(folder), None)
+    assert pools_of(read_facts(folder), "cls") == "cls"
 
 
 def test_parts_in_another_order_or_of_other_libraries_are_refused(encoder):
@@ -510,12 +511,12 @@ def test_parts_in_another_order_or_of_other_libraries_are_refused(encoder):
     modules[1]["path"], modules[2]["path"] = "2_Normalize", "1_Pooling"
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ConfigError, match="unsupported order of modules: Transformer, Normalize"):
-        pool_of(folder, None)
+        pools_of(read_facts(folder), None)
     for part in (modules := json.loads((folder / "modules.json").read_text())):
         part["type"] = part["type"].replace("sentence_transformers.models", "custom_code")
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ConfigError, match=r"custom_code\.Transformer and custom_code"):
-        pool_of(folder, None)
+        pools_of(read_facts(folder), None)
 
 
 @pytest.mark.slow
@@ -556,20 +557,20 @@ def test_a_map_is_what_its_configuration_says(encoder, change, what):
     file = folder / "2_Dense/config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(CheckpointError, match=what):
-        load_vectors(folder, sentences=True)
+        _ = open_pretrained(folder).sentence_layer
 
 
 def test_texts_are_read_in_small_letters_where_the_folder_says_so(encoder):
     folder = encoder("mean_tokens")
-    assert load_vectors(folder)[1]("The BANK") == "The BANK"
+    assert vectors_of(open_pretrained(folder)).prepared("The BANK") == "The BANK"
     describe(folder, sentence={"max_seq_length": LENGTH, "do_lower_case": True})
-    vectors, prepare = load_vectors(folder)
-    assert (vectors.length, prepare("The BANK")) == (LENGTH, "the bank")
+    vectors = vectors_of(open_pretrained(folder))
+    assert (vectors.length, vectors.prepared("The BANK")) == (LENGTH, "the bank")
 
 
 def test_encoders_that_say_nothing_have_means_of_all_they_can_read(plain):
-    assert pool_of(plain, None) == "mean"
-    vectors, _ = load_vectors(plain)
+    assert pools_of(read_facts(plain), None) == "mean"
+    vectors = vectors_of(open_pretrained(plain))
     assert vectors.length == layouts.LAYOUTS["bert"]["config"]["max_position_embeddings"]
 
 
@@ -582,4 +583,4 @@ def test_a_damaged_run_is_refused(plain, tmp_path, run_command, sentence):
         changed_config(True),
         pytest.raises(CheckpointError, match="sentence must have a pooling and a length"),
     ):
-        pool_of(run.path, None)
+        pools_of(read_facts(run.path), None)

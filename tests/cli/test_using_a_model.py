@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.opened import load
 from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.core.errors import ConfigError
@@ -23,7 +24,7 @@ from transformer_jax.decoding.requests import Continuation, Translation
 from transformer_jax.decoding.scoring import TraceStep
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import translation_attention
-from transformer_jax.inference.load_run import chosen_checkpoint, load
+from transformer_jax.inference.pretrained import chosen_checkpoint
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 

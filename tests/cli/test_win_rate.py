@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import language_run
-from transformer_jax.inference.runs import model_config, open_directory
+from transformer_jax.inference.pretrained import read_facts
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_model_ties_with_itself(run_command, runs, files):
 @pytest.mark.slow
 def test_prompts_that_a_model_would_cut_are_skipped_and_counted(run_command, runs, files):
     """Two models would complete two prompts."""
-    context = model_config(open_directory(runs[0])).max_length
+    context = read_facts(runs[0]).layers.max_length
     (files / "prompts.txt").write_text("ab\n" + "cd" * context + "\nef\n")
     code, _, err, found = compared(run_command, runs, files)
     assert (code, found["prompts"]) == (0, ["ab", "ef"])

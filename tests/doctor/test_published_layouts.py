@@ -8,7 +8,7 @@ from tests.doctor.tiny_models import configuration, model
 from tests.parity import layouts
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.doctor import examine
-from transformer_jax.inference.runs import abstract_model, model_config, open_directory
+from transformer_jax.inference.pretrained import abstract_model, facts_of, open_directory
 from transformer_jax.models.config import PositionConfig
 
 
@@ -17,7 +17,7 @@ from transformer_jax.models.config import PositionConfig
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 def test_published_layouts_break_no_law(layout, tmp_path):
     run = open_directory(layouts.write(layout, tmp_path / layout))
-    graph, _ = nnx.split(abstract_model(run, model_config(run)))
+    graph, _ = nnx.split(abstract_model(facts_of(run)))
     found = examine(nnx.merge(graph, jax.device_put(run.load_params().params)))
     assert not found.broken, [str(one) for one in found.broken]
 

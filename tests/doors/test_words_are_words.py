@@ -96,17 +96,18 @@ def _tag(folder: Path) -> None:
             return [[(0, 1.0)] * len(row) for row in words]
 
     model = TaggingPredictor.__new__(TaggingPredictor)
-    model._predictor, model._prepare, model.labels = Runner(), str, ("X",)
+    model._predictor, model.labels = Runner(), ("X",)
     assert [one.word for one in model(" ".join(WORDS))] == WORDS
 
 
 def _vectors_of_a_word(folder: Path) -> None:
     """The vectors of each word, and none of the part of a word before a vowel sign."""
     from transformer_jax.core.errors import DataError
-    from transformer_jax.inference.encoders import load_vectors
+    from transformer_jax.inference.encoders import vectors_of
+    from transformer_jax.inference.pretrained import open_pretrained
 
     use = uses.USES["embed texts"]
-    vectors, _ = load_vectors(use.write(folder / "model"), "best")
+    vectors = vectors_of(open_pretrained(use.write(folder / "model")))
     sentence = "किताब और कि"
     found = vectors.word(sentence, "कि")
     assert [one.start for one in found] == [9]

@@ -14,11 +14,11 @@ import chex
 import numpy as np
 import pytest
 
+from tests.opened import load_language
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
-from transformer_jax.inference.load_run import load_language
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.language_model import LanguageRun

@@ -12,7 +12,7 @@ from experiments import encoder_only
 from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 from transformer_jax.runs.metrics import read_metrics
 

@@ -7,7 +7,7 @@ import pytest
 from tests.interop import language_folders
 from transformer_jax.cli import seq2seq
 from transformer_jax.data.coverage import text_coverage
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 
 TINY = [
     "--training.steps", "1", "--training.epochs", "None", "--training.max-tokens", "256",

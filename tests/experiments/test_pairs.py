@@ -9,6 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.experiments.test_seq2seq import ALONE, TINY, WORDS
+from tests.opened import load
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
@@ -20,8 +21,7 @@ from transformer_jax.data.sources import Pairs
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.load_run import load
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.runs.checkpoint_reader import load_parts

@@ -17,7 +17,7 @@ from tests.experiments.language_runs import ALONE
 from transformer_jax.cli import main as program
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.trees import flatten_dict
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.recipes import driver
 from transformer_jax.runs.checkpoint_reader import load_params
@@ -92,9 +92,7 @@ def test_a_published_model_learns_to_summarize(run, folder, data, name, capfd):
     assert own.load_tokenizer().special == there.load_tokenizer().special
     text, other = "the red dog came .", "it saw a cat ."
     summarize = transformer_jax.load(path, checkpoint="last")
-    assert summarize._translator.encode([summarize._prepare(text)]) == (
-        summarize._translator.encode([PREFIX + text])
-    )
+    assert summarize._translator.prepared(text) == PREFIX + text
     expected = summarize([text, other, ""])
     assert expected[2] == ""
     given = ["evaluate", str(path), "--data", f"{data}/valid.jsonl", "--num-beams", "2"]

@@ -12,11 +12,11 @@ from flax import nnx
 import transformer_jax as tj
 from tests.experiments.language_runs import ALONE, LANGUAGE, SHORT, run_of, write_texts
 from tests.experiments.test_published_starts import history
+from tests.opened import load
 from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.load_run import load
 from transformer_jax.recipes.freezing import partition_of
 from transformer_jax.recipes.initial import parameter_shapes
 from transformer_jax.recipes.registry import named_runs

@@ -19,7 +19,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.processes import machine, process_started
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs

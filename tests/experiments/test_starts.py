@@ -24,12 +24,12 @@ from tests.experiments.language_runs import (
     run_of,
     write_texts,
 )
+from tests.opened import load
 from tests.parity import layouts
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.loading import load as load_predictor
 from transformer_jax.recipes.initial import load_pretrained, with_new_rows
 from transformer_jax.recipes.registry import named_runs

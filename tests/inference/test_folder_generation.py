@@ -11,7 +11,7 @@ from tests.interop import published_starts as starts
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.decoding.hf_config import LACKING
-from transformer_jax.inference import folder_generation, load_run
+from transformer_jax.inference import folder_generation
 from transformer_jax.inference.folder_generation import (
     SAMPLING,
     SEARCH,
@@ -19,6 +19,7 @@ from transformer_jax.inference.folder_generation import (
     note_unused,
     unused_settings,
 )
+from transformer_jax.inference.pretrained import Pretrained, read_facts
 from transformer_jax.interop.folder_keys import GENERATION
 
 SAID = {
@@ -95,7 +96,7 @@ def test_settings_are_unused_if_they_would_change_texts(fields, given, expected)
 )
 def test_the_line_says_what_applies_each_setting(search, said, folders, capsys):
     for _ in range(2):
-        note_unused(folders["gpt2"], search)
+        note_unused(read_facts(folders["gpt2"]), search)
     expected = f"this search does not apply {LISTED} of the folder's generation config: {said}\n"
     [line] = capsys.readouterr().err.splitlines(keepends=True)
     assert line.endswith(f"{folders['gpt2']}: {expected}")
@@ -136,10 +137,7 @@ def test_every_command_that_searches_tells(door, folders, tmp_path, monkeypatch,
     def stop(*_, **__):
         raise stopped
 
-    for name in ("load", "load_language"):
-        monkeypatch.setattr(load_run, name, stop)
-    for module in ("chats.load_language", "chats.load", "engines.load"):
-        monkeypatch.setattr(f"transformer_jax.inference.{module}", stop, raising=False)
+    monkeypatch.setattr(Pretrained, "load", stop)
     files = {name: tmp_path / name for name in ("prompts", "pairs")}
     files["prompts"].write_text("a b\n")
     files["data"] = tmp_path / "data.tsv"

@@ -19,7 +19,7 @@ from tests.parity import layouts
 from tests.parity.layouts import LAYOUTS
 from transformer_jax.cli.main import main
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
-from transformer_jax.inference.runs import abstract_model, model_config
+from transformer_jax.inference.pretrained import abstract_model, facts_of
 from transformer_jax.interop.hf_run_directory import save_converted
 from transformer_jax.recipes import driver
 from transformer_jax.runs.run_directory import RunDirectory
@@ -212,7 +212,7 @@ _HEADS = ("Classification", "QuestionAnswering", "WithTeacher", "ElectraForPreTr
 def draw_parameters(run: Path) -> None:
     """Saves random parameters as the checkpoint of a run that has begun."""
     directory = RunDirectory.open(run)
-    model = abstract_model(directory, model_config(directory))
+    model = abstract_model(facts_of(directory))
     state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     names = flatten_dict(state)
     leaves = {name: _drawn(name, leaf.shape) for name, leaf in names.items()}

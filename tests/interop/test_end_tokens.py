@@ -9,11 +9,11 @@ import pytest
 from tokenizers import Tokenizer
 
 import transformer_jax as tj
+from tests.opened import load, load_language
 from tests.parity import layouts
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.inference.load_run import load, load_language
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert
 from transformer_jax.runs.run_directory import RunDirectory
 

@@ -15,7 +15,7 @@ from benchmarks.loading import begin_at
 from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError, ConfigError
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.interop import tensor_files
 from transformer_jax.interop.config_reader import ConfigReader, is_hf_checkpoint
 from transformer_jax.interop.export import write_folder
@@ -504,8 +504,8 @@ def test_each_family_reads_its_own_key_of_the_activation(tmp_path):
 
 @pytest.mark.parametrize("layout", ["gpt2", "bert_cls", "roberta", "bart"])
 def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path, layout, capfd):
+    from tests.opened import load
     from transformer_jax.data.tokenizer import train_tokenizer
-    from transformer_jax.inference.load_run import load
 
     text = "".join(chr(200 + i) for i in range(120))
     folder = folder_of(layout, tmp_path / "x")

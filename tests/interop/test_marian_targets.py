@@ -8,6 +8,7 @@ import sentencepiece
 
 import transformer_jax as tj
 from tests.interop.test_vocabularies import expected, marian, trained
+from tests.opened import load
 from tests.parity import layouts
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
@@ -18,8 +19,7 @@ from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import translation_attention
-from transformer_jax.inference.load_run import load
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.vocabularies import find_target_tokenizer, find_tokenizer
 

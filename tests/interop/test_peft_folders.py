@@ -21,6 +21,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.inference.adapters import load_merged
 from transformer_jax.inference.loading import load
 from transformer_jax.inference.merging import write_with_adapter
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.interop import hf_run_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import convert
@@ -406,7 +407,7 @@ def test_each_tensor_of_an_adapter_is_needed(tmp_path):
 @pytest.fixture(scope="module")
 def gpt2(base):
     """The folder of the small GPT-2."""
-    return base._path
+    return base._opened.facts.source
 
 
 class Killed(BaseException):
@@ -478,7 +479,7 @@ def test_a_merged_output_layer_has_a_table_of_its_own(gpt2, base, tmp_path):
     score = load(tmp_path / "run").score("um dois")
     assert command(["export", str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
     assert load(tmp_path / "hf").score("um dois") == score
-    (graph, params), _ = load_merged(gpt2, adapter)
+    graph, params = load_merged(read_facts(gpt2), adapter).model
     assert np.array_equal(params["head"]["table"], expected["head/table"])
     assert nnx.merge(graph, params).config.head.tie_word_embeddings is False
     with pytest.raises(ConfigError, match="has further trained parameters"):

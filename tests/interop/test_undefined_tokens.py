@@ -6,15 +6,15 @@ import pytest
 
 import transformer_jax as tj
 from tests.interop.word_level import tokenizer_json
+from tests.opened import load_language
 from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.data.chat.template import copy_template, find_template
 from transformer_jax.data.chat.token_names import token_names
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.windowed_generation import TextStart
-from transformer_jax.inference.chats import encoder_of, special_names
-from transformer_jax.inference.load_run import load_language
-from transformer_jax.inference.runs import open_directory, text_start
+from transformer_jax.inference.chats import encoder_in, special_names
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.interop.hf_run_directory import HFRunDirectory, convert
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
@@ -40,8 +40,7 @@ def folder_of(path, settings=FAST, *, special=SPECIAL, layout="llama", template=
 
 
 def rendered(path):
-    directory = open_directory(path)
-    encoder = encoder_of(directory.path, directory.load_tokenizer())
+    encoder = encoder_in(path, read_facts(path).tokenizer)
     return encoder.template.render(CHAT).text.partition(" bank ")[0]
 
 
@@ -133,8 +132,8 @@ def test_a_start_token_that_the_tokenizer_writes_is_read(tmp_path):
         "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
     }  # fmt: skip
     (path / "tokenizer.json").write_text(json.dumps(file))
-    directory = open_directory(path)
-    assert text_start(directory, directory.load_tokenizer()) == TextStart((0,), 0)
+    facts = read_facts(path)
+    assert facts.text_start(facts.tokenizer) == TextStart((0,), 0)
 
 
 def test_what_a_decoder_begins_with_is_its_familys_where_no_file_says_it(tmp_path):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.interop import published_starts as starts
+from tests.opened import load
 from tests.parity import layouts, ours
 from transformer_jax.cli.main import main
-from transformer_jax.inference.load_run import load
-from transformer_jax.inference.runs import family, open_directory
+from transformer_jax.inference.pretrained import facts_of, open_directory
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.recipes.registry import recipe_of
@@ -57,7 +57,7 @@ def test_an_export_has_the_outputs_of_its_run(layout, command, shared, data, tmp
 def mine(run, given):
     """The outputs of a run of ours."""
     directory = open_directory(run)
-    fields, kind = directory.read_config(), family(directory)
+    fields, kind = directory.read_config(), facts_of(directory).kind
     model = model_of(fields, kind, recipe_of(directory).task_fields(fields))
     (_, params), _ = load(run, "last", kind=kind)
     model, params = unscan_layers(model, params)

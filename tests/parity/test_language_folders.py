@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from tests.interop import language_folders as made
+from tests.opened import load
 from transformer_jax.cli.main import main
 from transformer_jax.data.languages import Direction
-from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.hf_generation import HFTextGenerator
-from transformer_jax.inference.load_run import load
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory, open_pretrained
 from transformer_jax.interop.language_codes import language_tokens
 from transformer_jax.interop.tokenizer_settings import Settings
 
@@ -103,9 +102,9 @@ def test_translations_are_those_of_generate(folders, seed, family):
     """Greedily and with beams, in three directions; our own greedy search finds the same."""
     folder, known = folders[family]
     source, target = made.FAMILIES[family][3]
-    loaded = load(folder)
-    write = HFTextGenerator(folder, "encoder-decoder", loaded, batch=4)
-    own = Translator(*loaded)
+    opened = open_pretrained(folder)
+    write = HFTextGenerator(opened, batch=4)
+    own = opened.translator()
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     draw = random.Random(f"{seed} search")
     texts = [" ".join(draw.choices(known, k=draw.randint(1, 6))) for _ in range(4)]

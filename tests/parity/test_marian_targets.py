@@ -13,12 +13,12 @@ import pytest
 import sentencepiece
 
 from tests.interop.test_vocabularies import marian, trained
+from tests.opened import load
 from tests.parity import layouts
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.store import build_store
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.load_run import load
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 
+from tests.opened import load
 from tests.parity import layouts
 from tests.parity.sentences import SENTENCES
 from transformer_jax.cli.main import main
 from transformer_jax.data.examples import encode_sentences
-from transformer_jax.inference.encoders import load_vectors, pool_of
-from transformer_jax.inference.load_run import load
+from transformer_jax.inference.encoders import pools_of, vectors_of
+from transformer_jax.inference.pretrained import open_pretrained, read_facts
 from transformer_jax.interop.sentences import sentence_fields
 
 LENGTH = 256  # tokens that its authors let it read, as sentence_bert_config.json says
@@ -30,14 +31,14 @@ def folder():
 @pytest.fixture(scope="module")
 def vectors(folder):
     with jax.default_matmul_precision("highest"):
-        read, _ = load_vectors(folder)
+        read = vectors_of(open_pretrained(folder))
         yield read
 
 
 def test_its_pooling_and_length_come_from_the_folder(vectors, folder):
     assert vectors.length == LENGTH
     assert sentence_fields(folder) == {"pool": "mean", "length": LENGTH, "normalize": True}
-    assert pool_of(folder, None) == "mean"
+    assert pools_of(read_facts(folder)) == "mean"
 
 
 def test_ids_are_those_of_transformers(folder):
@@ -71,7 +72,7 @@ def test_it_converts_and_comes_back(folder, tmp_path, capfd):
 
     assert main(["convert", str(folder), str(tmp_path / "run")]) == 0
     assert main(["verify", str(tmp_path / "run")]) == 0
-    assert load_vectors(tmp_path / "run")[0].length == LENGTH
+    assert vectors_of(open_pretrained(tmp_path / "run")).length == LENGTH
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "back")]) == 0
     there, back = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "back"))
     assert there.keys() - back.keys() == {"embeddings.position_ids"}

@@ -14,12 +14,12 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+from tests.opened import load
 from transformer_jax.cli import decoder_only, encoder_only
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.inference.load_run import load
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft

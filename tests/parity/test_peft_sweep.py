@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.opened import load
 from transformer_jax.core.errors import UserError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.merging import write_with_adapter
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import CONFIG, read_peft, write_peft

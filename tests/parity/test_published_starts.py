@@ -10,8 +10,8 @@ from flax import nnx
 
 from tests import published_translators as published
 from tests.experiments.test_published_starts import COMMON, DENOISE, PREFIX, SUMMARIZE
+from tests.opened import load
 from transformer_jax.cli import seq2seq
-from transformer_jax.inference.load_run import load
 from transformer_jax.recipes import driver
 from transformer_jax.runs.run_directory import RunDirectory
 

@@ -9,11 +9,9 @@ one file. Two lines make it known: its name in ``RECIPES`` and in the commands o
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flax import nnx
 from jaxtyping import Float32, UInt8
 
 from transformer_jax.cli import training
@@ -24,7 +22,8 @@ from transformer_jax.data.store import encode_texts
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.programs import generate
 from transformer_jax.inference.base import Predictor
-from transformer_jax.inference.load_run import load
+from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.pretrained import Pretrained, facts_of
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -159,15 +158,15 @@ class Captioning(Recipe):
 
     def evaluate(self, request: Any, directory: Any) -> int:
         """Prints the share of captions that are exactly right."""
-        describe = self.predictor(directory.path, request.checkpoint)
+        describe = self.predictor(facts_of(directory, request.checkpoint))
         pictures = Pictures.drawn(request.pictures, 3)
         print(f"exact {_exact(describe, pictures):.3f}")
         return write_lines(request.output, describe(pictures.pixels))
 
-    def predictor(self, path: Path, checkpoint: str) -> "Describer":
+    def predictor(self, facts: Facts) -> "Describer":
         """Returns a function from pictures to captions."""
-        (graph, params), tokenizer = load(path, checkpoint, kind=self.family)
-        return Describer(nnx.merge(graph, params), tokenizer)
+        opened = Pretrained.load(facts)
+        return Describer(opened.module, opened.tokenizer)
 
 
 class Describer(Predictor):

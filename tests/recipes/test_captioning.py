@@ -18,11 +18,11 @@ import pytest
 from flax import nnx
 
 import transformer_jax
+from tests.opened import load
 from tests.recipes import captioning
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.inference.load_run import load
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import with_normalization
 from transformer_jax.recipes.recipe import Recipe

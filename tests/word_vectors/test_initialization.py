@@ -15,7 +15,7 @@ from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.inference.runs import model_config, open_directory
+from transformer_jax.inference.pretrained import open_directory, read_facts
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -309,7 +309,7 @@ def test_a_run_begins_with_word_vectors_and_resumes_without_their_file(folder, f
     np.testing.assert_allclose(unit(table[found.ids]), unit(found.vectors), atol=1e-5)
     assert json.loads((run / "config.json").read_text())["model"]["embedding"]["init"] == file
     # What is loaded has nothing to initialize; so neither has a run that starts from this one.
-    assert model_config(open_directory(str(run))).embedding.init is None
+    assert read_facts(run).layers.embedding.init is None
     (folder / "vectors.bin").unlink()
     shutil.rmtree(run / "checkpoints/step_00000002")
     assert decoder_only.main(["resume", str(run), "--distributed.num-local-devices", "1"]) == 0

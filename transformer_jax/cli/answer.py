@@ -43,30 +43,30 @@ class Answer(PredictionCommand):
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
         from transformer_jax.cli.encoders import file_lines, given_lines, windows, write
-        from transformer_jax.inference.encoders import load_task
+        from transformer_jax.inference.encoders import check_task, task_runner
 
         if str(self.context) == "-" and not self.questions:
             raise ConfigError("--context - is standard input: give the questions as arguments")
         text = "\n".join(file_lines(self.context, "--context"))
         if not text.strip():
             raise DataError(f"--context {self.context}: no text: it is empty")
-        from transformer_jax.inference.runs import open_directory, preparation
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        predictor, _, prepare = load_task(self.run, self.checkpoint, ("qa",))
-        read = preparation(open_directory(self.run)).placed(text)
+        facts = read_facts(self.run, self.checkpoint)
+        check_task(facts, "qa")
+        predictor = task_runner(Pretrained.load(facts))
         none = number = 0
         write(*HEADER)
         for window in windows(given_lines(self.questions), READ_AHEAD):
-            asked = [prepare(question) for _, question in window]
-            for name, question in zip(window, asked, strict=True):
-                if not question:
-                    raise DataError(f"{name[0]}: no question: it is empty")
+            for name, question in window:
+                if not facts.preparation.line(question):
+                    raise DataError(f"{name}: no question: it is empty")
+            asked = [question for _, question in window]
             how = {"best": self.top, "longest": self.max_answer_len}
-            for found in predictor.answers(asked, [read.text] * len(asked), **how):
+            for found in predictor.answers(asked, [text] * len(asked), **how):
                 number += 1
                 none += found[0].start < 0
-                for one in found:
-                    answer = one.of_original(text, read)
+                for answer in found:
                     said = "(no answer)" if answer.start < 0 else answer.text
                     write(str(number), said, f"{answer.score:.4f}", str(answer.start))
             sys.stdout.buffer.flush()

@@ -90,28 +90,23 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
             ConfigError: A flag for translators is given for another model.
             DataError: The recording cannot be read, or a text is too long.
         """
-        from transformer_jax.inference.loading import load
-        from transformer_jax.inference.runs import (
-            ENCODERS,
-            family,
-            open_directory,
-            refuse_others,
-            run_title,
-        )
+        from transformer_jax.inference.facts import ENCODERS
+        from transformer_jax.inference.pretrained import read_facts
+        from transformer_jax.recipes.registry import get_recipe
 
-        run = open_directory(self.run)
-        found = family(run)
+        facts = read_facts(self.run, self.checkpoint)
+        found = facts.kind
         if found == "decoder":
             self.check_alone("decoder", "a language model")
         elif found in ENCODERS:
             self.check_alone("encoder", "an encoder")
         elif found == "image":
-            refuse_others(run, ("encoder-decoder",))
+            facts.require("encoder-decoder")
         elif found not in ("encoder-decoder", *_OTHERS):
             raise ConfigError(
-                f"{self.run}: the run of {run_title(run)}, whose attention is not shown here"
+                f"{self.run}: the run of {facts.title}, whose attention is not shown here"
             )
-        predictor = load(self.run, checkpoint=self.checkpoint)
+        predictor = get_recipe(facts.recipe).predictor(facts)
         if found == "decoder":
             attention = predictor.attention(self.sentence)
         elif found in ENCODERS:  # a tab separates the texts of a pair

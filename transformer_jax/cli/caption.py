@@ -63,8 +63,9 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
         from transformer_jax.cli.pictures import readable_pictures
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.inference.captions import CaptionPredictor
+        from transformer_jax.inference.pretrained import open_pretrained
 
-        predictor = CaptionPredictor(self.run, self.checkpoint)
+        predictor = CaptionPredictor(open_pretrained(self.run, self.checkpoint, "captioner"))
         [paths] = readable_pictures(self, predictor.form.max_pixels, given)
         by_folder = predictor.follows_folder(None, search)
         describe, captioner = self.describe(predictor, by_folder, search), predictor.captioner

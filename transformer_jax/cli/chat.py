@@ -70,30 +70,29 @@ class Chat(ChatFlags, PredictionCommand):
         from transformer_jax.inference.chat_session import ChatSession
         from transformer_jax.inference.chats import load_chat
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
-        from transformer_jax.inference.runs import as_trained
+        from transformer_jax.inference.pretrained import read_facts
 
-        note_unused(self.run, GivenSearch(self.given(), self.FLAGS, has_hf=False))
-        prepare = as_trained(self.run, trim=False)
+        facts = read_facts(self.run, self.checkpoint)
+        note_unused(facts, GivenSearch(self.given(), self.FLAGS, has_hf=False))
         model = load_chat(
-            self.run,
-            self.checkpoint,
+            facts,
             template=self.template,
             adapter=self.adapter,
             dtype=self.dtype,
             context=self.context,
             change=change,
         )
-        session = ChatSession(model, None if self.system is None else prepare(self.system))
+        session = ChatSession(model, self.system)
         at_terminal = sys.stdin.isatty()
         if at_terminal:
             note(f"{self.run}: /help lists the commands, /quit or Ctrl-D ends")
         for line in _lines(at_terminal):
             try:
                 if line.startswith("/") and not line.startswith("//"):
-                    if self.command(session, line, prepare):
+                    if self.command(session, line):
                         break
                 elif line.strip():
-                    self.answer(session, prepare(line.removeprefix("/")), request)
+                    self.answer(session, line.removeprefix("/"), request)
             except UserError as error:
                 if not at_terminal:
                     raise
@@ -125,7 +124,7 @@ class Chat(ChatFlags, PredictionCommand):
         if session.finish_reason == "length":
             note(f"the answer is truncated: {_cut_by(session, request)}")
 
-    def command(self, session: "ChatSession", line: str, prepare: Any) -> bool:
+    def command(self, session: "ChatSession", line: str) -> bool:
         """Runs a slash command; returns whether it ends the chat.
 
         Raises:
@@ -149,7 +148,7 @@ class Chat(ChatFlags, PredictionCommand):
         elif name == "/reset":
             session.reset()
         elif name == "/system":
-            session.set_system(prepare(rest) or None)
+            session.set_system(rest)
         elif name == "/save":
             _save(session, Path(rest))
         return False

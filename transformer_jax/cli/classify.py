@@ -59,34 +59,32 @@ class Classify(PictureFlags, PredictionCommand):
     def __call__(self) -> int:
         """Classifies lines until the input ends."""
         self.check()
-        from transformer_jax.cli.pictures import classify_pictures, reads_pictures
+        from transformer_jax.cli.pictures import PICTURE_FAMILIES, classify_pictures
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        if reads_pictures(self.run):
-            return classify_pictures(self)
+        facts = read_facts(self.run, self.checkpoint)
+        if facts.kind in PICTURE_FAMILIES:
+            return classify_pictures(self, facts)
         self.refuse_skipping("texts")
         self.check_labels()
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.inference.encoders import load_task
+        from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.encoding.rewards import RewardRunner
         from transformer_jax.inference.encoding.task_runner import UnreadTextError
-        from transformer_jax.inference.runs import open_directory, reads_pairs
 
-        predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
-        kind, labels = task["kind"], task.get("labels", [])
+        kind, labels, length, _, pairs, _ = check_task(facts, *TASKS)
         self.check_task(kind)
-        run = open_directory(self.run)
-        config, pairs = run.read_config(), reads_pairs(run)
+        predictor = task_runner(Pretrained.load(facts))
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
         for window in windows(given_lines(self.texts), self.buffer_size):
             given: list[Any]
             if isinstance(predictor, RewardRunner):
                 read = functools.partial(_rewarded, self.run, predictor)
-                rewarded = [read(name, text) for name, text in window]
-                given = [[prepare(one) if isinstance(one, str) else one for one in rewarded]]
+                given = [[read(name, text) for name, text in window]]
             else:
                 sides = [_sides(name, text, pairs) for name, text in window]
-                given = [[prepare(row[i]) for row in sides] for i in range(1 + pairs)]
+                given = [[row[i] for row in sides] for i in range(1 + pairs)]
             try:
                 tell = predictor.numbers if kind == "regress" else predictor.classes
                 rows = tell(*given).reshape(len(window), -1)
@@ -98,15 +96,14 @@ class Classify(PictureFlags, PredictionCommand):
         note_unknown(predictor.counts)
         if predictor.counts["cut"]:
             cut = plural(predictor.counts["cut"], "text")
-            length = plural(task["max_length"], "token")
             # How a downloaded classifier was truncated in training is unknown.
-            known = "" if "published" in config else ", as in training"
+            known = "" if "published" in facts.record else ", as in training"
             lost = (
                 " (the beginning of the prompt first)"
                 if isinstance(predictor, RewardRunner)
                 else ""
             )
-            note(f"{cut} truncated to {length}{lost}{known}")
+            note(f"{cut} truncated to {plural(length, 'token')}{lost}{known}")
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:

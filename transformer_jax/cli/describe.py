@@ -20,9 +20,9 @@ from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.models.costs.accounting import Decoding
     from transformer_jax.models.costs.components import Component
-    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Describe", "report"]
 
@@ -53,25 +53,26 @@ class Describe(RunCommand):
 
     def __call__(self) -> int:
         """Prints the description."""
-        from transformer_jax.inference.runs import FAMILY_NAMES, family, open_directory
+        from transformer_jax.inference.facts import FAMILY_NAMES
 
-        config = self.config()
+        facts = self.facts()
+        config = self.preset_config() if facts is None else facts.layers
         if isinstance(config, RecurrentConfig):
             self.refuse(
                 "a recurrent translator",
                 plan="attends with no fused kernel",
                 pictures="has neither positions nor masks",
             )
-        found = None if self.run is None else family(open_directory(self.run))
+        found = None if facts is None else facts.kind
         # No single configuration describes a captioner or a model with two towers.
-        if found is not None and (found not in FAMILY_NAMES or found in ("captioner", "two-tower")):
-            print(self.parts(config))
+        if facts and (found not in FAMILY_NAMES or found in ("captioner", "two-tower")):
+            print(self.parts(facts))
             return 0
         text = report(
             config,
             name=self.preset or with_urls(str(self.run)),
-            heads=self.heads(config),
-            head=self.run is None or has_head(open_directory(self.run)),
+            heads=_pooler(config) if facts is None else heads_of(facts),
+            head=found != "decoder-task",  # a fine-tuned decoder has no language-model head
             batch=self.batch_size,
             source_length=self.source_length,
             target_length=self.target_length,
@@ -99,21 +100,19 @@ class Describe(RunCommand):
             if getattr(self, name) is not None:
                 raise ConfigError(f"--{name}: {model} {lack}: leave it out")
 
-    def parts(self, config: ModelConfig) -> str:
+    def parts(self, facts: "Facts") -> str:
         """Returns a table of the parts of a model that no single known configuration describes.
 
         Raises:
             ConfigError: A flag is for known families only.
         """
-        from transformer_jax.inference.runs import abstract_model, open_directory, run_title
+        from transformer_jax.inference.pretrained import abstract_model
         from transformer_jax.models.layers.summary import summarize
 
-        assert self.run is not None
-        run = open_directory(self.run)
-        title = run_title(run)
+        title = facts.title
         known = "has parts that only its recipe knows"
         self.refuse(title, plan=known, pictures=known)
-        return f"{with_urls(str(self.run))}: {title}\n\n{summarize(abstract_model(run, config))}"
+        return f"{with_urls(str(self.run))}: {title}\n\n{summarize(abstract_model(facts))}"
 
     def kernels(self, config: TransformerConfig, name: str) -> str:
         """Returns the kernel of each attention on a device, and why it is not a fused one.
@@ -141,66 +140,61 @@ class Describe(RunCommand):
                 lines.append(f"{what}: {attention}: {kernel}{f': {why}' if why else ''}")
         return "\n".join(lines)
 
-    def heads(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the task heads of the run or of a Hugging Face encoder."""
-        from transformer_jax.inference.runs import open_directory
-
-        if self.run is not None:
-            return heads_of(open_directory(self.run))
-        if isinstance(config, RecurrentConfig) or not config.head.pooler:
-            return {}
-        return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
-
-    def config(self) -> ModelConfig:
-        """Returns the configuration of the run or the preset.
+    def facts(self) -> "Facts | None":
+        """Returns the facts of the run; None for a preset.
 
         Raises:
-            ConfigError: A run and a preset are both present or both absent, or the preset is
-                unknown.
+            ConfigError: A run and a preset are both present or both absent.
+            CheckpointError: There is no run, or it is damaged.
         """
-        presets: dict[str, ModelConfig] = {**PRESETS, **RECURRENT_PRESETS}
+        from transformer_jax.inference.pretrained import read_facts
+
         if (self.run is None) == (self.preset is None):
             raise ConfigError(
                 f"describe takes either a run directory or --preset; presets are "
-                f"{', '.join(presets)}"
+                f"{', '.join([*PRESETS, *RECURRENT_PRESETS])}"
             )
-        if self.preset is not None:
-            if self.preset in presets:
-                return presets[self.preset]
-            near = difflib.get_close_matches(self.preset, presets, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(
-                f"--preset {self.preset}: unknown preset: {hint}there are {', '.join(presets)}"
-            )
-        from transformer_jax.inference.runs import model_config, open_directory
+        return None if self.run is None else read_facts(self.run)
 
-        assert self.run is not None
-        return model_config(open_directory(self.run))
+    def preset_config(self) -> ModelConfig:
+        """Returns the configuration of the preset.
+
+        Raises:
+            ConfigError: The preset is unknown.
+        """
+        presets: dict[str, ModelConfig] = {**PRESETS, **RECURRENT_PRESETS}
+        name = self.preset or ""
+        if name in presets:
+            return presets[name]
+        near = difflib.get_close_matches(name, presets, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"--preset {name}: unknown preset: {hint}there are {', '.join(presets)}")
 
 
-def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
+def _pooler(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the pooler of an encoder with one."""
+    if isinstance(config, RecurrentConfig) or not config.head.pooler:
+        return {}
+    return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
+
+
+def heads_of(facts: "Facts") -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the head parameters of a run's task."""
-    from transformer_jax.inference.runs import ENCODERS, abstract_model, family, model_config
+    from transformer_jax.inference.facts import ENCODERS
+    from transformer_jax.inference.pretrained import abstract_model
 
-    if family(run) not in (*ENCODERS, "decoder-task", "image"):
+    if facts.kind not in (*ENCODERS, "decoder-task", "image"):
         return {}
     from flax import nnx
 
     from transformer_jax.core.trees import flatten_dict
 
-    params = nnx.to_pure_dict(nnx.split(abstract_model(run, model_config(run)))[1])
+    params = nnx.to_pure_dict(nnx.split(abstract_model(facts))[1])
     return {
         name: leaf.shape
         for name, leaf in flatten_dict(params).items()
         if name.split("/")[0] not in ("embedding", "class_embedding", "encoder", "decoder")
     }
-
-
-def has_head(run: "RunDirectory") -> bool:
-    """Returns whether a run's decoder has a language-model head."""
-    from transformer_jax.inference.runs import family
-
-    return family(run) != "decoder-task"
 
 
 def _rows(parts: "Iterable[Component]") -> list[tuple[str, ...]]:

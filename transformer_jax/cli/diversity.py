@@ -63,12 +63,10 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         """Prints a row per decoding method, and writes the requested files."""
         self.check()
         from transformer_jax.cli.request_lines import prompt_lines
-        from transformer_jax.inference.runs import family, open_directory, preparation
+        from transformer_jax.inference.pretrained import read_facts
 
-        run = open_directory(self.run)
-        prepared = preparation(run)
-        prepare = prepared.source if family(run) == "encoder-decoder" else prepared.text
-        lines = [prepare(line) for line in prompt_lines(self.file, "FILE") if line.strip()]
+        facts = read_facts(self.run, self.checkpoint)
+        lines = [line for line in prompt_lines(self.file, "FILE") if line.strip()]
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")
         from transformer_jax.evaluation.diversity import diversity
@@ -76,8 +74,8 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         from transformer_jax.inference.varieties import write_varieties
 
         found = write_varieties(
-            self.run, lines, self.ways(), checkpoint=self.checkpoint,
-            max_new_tokens=self.max_new_tokens, seed=self.seed, direction=self.direction,
+            facts, lines, self.ways(), max_new_tokens=self.max_new_tokens, seed=self.seed,
+            direction=self.direction,
         )  # fmt: skip
         every = [text for texts in found.values() for row in texts for text in row]
         tokenize = self.tokenize or choose_tokenize(every)
@@ -92,7 +90,9 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
             for name, texts in found.items():
                 for text in texts[i]:
                     print(f"{i + 1}\t{name}\t{escaped(text)}")
-        self.write(lines, found, rows)
+        translates, prepare = facts.kind == "encoder-decoder", facts.preparation
+        read = map(prepare.source if translates else prepare.text, lines)
+        self.write(list(read), found, rows)
         return 0
 
     def check(self) -> None:

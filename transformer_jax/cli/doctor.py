@@ -4,7 +4,7 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -17,7 +17,6 @@ from transformer_jax.core.task_progress import show_progress
 
 if TYPE_CHECKING:
     from transformer_jax.doctor import Examination, Result
-    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Doctor"]
 
@@ -49,12 +48,16 @@ class Doctor(PredictionCommand):
         began = time.monotonic()
         with show_progress(f"loading {self.run}"):
             from transformer_jax.doctor import examine
-            from transformer_jax.inference.load_run import chosen_checkpoint
-            from transformer_jax.inference.runs import open_directory, run_title
+            from transformer_jax.inference.facts import FAMILY_NAMES
+            from transformer_jax.inference.pretrained import (
+                Pretrained,
+                chosen_checkpoint,
+                read_facts,
+            )
 
             chosen_checkpoint(self.checkpoint)  # refuses an invalid name
-            run = open_directory(self.run)
-            title, model = run_title(run), _model(run, self.checkpoint)
+            facts = read_facts(self.run, self.checkpoint)
+            title, model = facts.title, Pretrained.load(facts, *FAMILY_NAMES).module
         print(_ROW.format("law", "holds", "error", "tolerance", "worst place").rstrip())
         found = examine(model, on_result=_print)
         seconds = time.monotonic() - began
@@ -68,23 +71,6 @@ class Doctor(PredictionCommand):
         if found.broken:
             raise NumericsError(f"{self.run}: {_complaint(found)}")
         return 0
-
-
-def _model(run: "RunDirectory", checkpoint: str) -> Any:
-    """Returns the model of a run, without its tokenizer."""
-    from transformer_jax.inference.runs import FAMILY_NAMES, is_ngram_run
-
-    if is_ngram_run(run):
-        from transformer_jax.inference.load_run import load_language
-
-        language: Any = load_language(run.path, checkpoint)
-        return language.model
-    from flax import nnx
-
-    from transformer_jax.inference.load_run import load
-
-    model, _ = load(run.path, checkpoint, kind=tuple(FAMILY_NAMES))
-    return nnx.merge(*model)
 
 
 def _print(result: "Result") -> None:

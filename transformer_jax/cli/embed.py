@@ -49,12 +49,19 @@ class Embed(LanguageFlags, PictureFlags, PredictionCommand):
     def __call__(self) -> int:
         """Writes the file, and prints a summary line."""
         from transformer_jax.cli.encoders import file_lines, layers_of
-        from transformer_jax.cli.pictures import embed_pictures, reads_pictures
-        from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, skip_of
-        from transformer_jax.inference.runs import open_directory
+        from transformer_jax.cli.pictures import PICTURE_FAMILIES, embed_pictures
+        from transformer_jax.inference.encoders import (
+            EMBEDDING_FAMILIES,
+            pools_of,
+            prompt_of,
+            skip_of,
+            vectors_of,
+        )
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        if reads_pictures(self.run):
-            return embed_pictures(self)
+        facts = read_facts(self.run, self.checkpoint)
+        if facts.kind in PICTURE_FAMILIES:
+            return embed_pictures(self, facts)
         self.refuse_skipping("lines of text")
         layers = layers_of(self.layers)
         import numpy as np
@@ -65,25 +72,19 @@ class Embed(LanguageFlags, PictureFlags, PredictionCommand):
         if str(self.file) != "-":
             check_readable(self.file, "embed")
 
-        pool = pool_of(self.run, self.pool)
+        pool, own = pools_of(facts, self.pool), self.pool is None
         file = VectorFile(self.output)
-        run, own = open_directory(self.run), self.pool is None
-        prompt = prompt_of(run, self.prompt_name, text=self.prompt, usual=own)
-        vectors, prepare = load_vectors(
-            self.run,
-            self.checkpoint,
-            tokens=self.max_tokens,
-            sentences=own,
-            prompt=prompt,
-            direction=self.direction,
-        )
-        skip = skip_of(run, vectors, prompt) if own else 0
+        prompt = prompt_of(facts, self.prompt_name, text=self.prompt, usual=own)
+        opened = Pretrained.load(facts, *EMBEDDING_FAMILIES)
+        vectors = vectors_of(opened, tokens=self.max_tokens, direction=self.direction)
+        vectors.dense = opened.sentence_layer if own else None
+        skip = skip_of(facts, vectors, prompt) if own else 0
         vectors.check(layers, pool)
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
         with file:
-            lines = map(prepare, file_lines(self.file, "embed"))
-            how: Any = {"layers": layers, "pool": pool, "skip": skip, "block": self.buffer_size}
-            blocks = vectors.embed(lines, **how)
+            how: Any = {"layers": layers, "pool": pool, "prompt": prompt, "skip": skip}
+            lines = file_lines(self.file, "embed")
+            blocks = vectors.embed(lines, **how, block=self.buffer_size)
             for made in blocks:
                 file.add(made.vectors)
                 if pool == "none":

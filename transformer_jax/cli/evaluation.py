@@ -62,7 +62,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         ConfigError: A flag is for runs of another kind, or the run has no evaluation.
         CheckpointError: The run does not exist.
     """
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
     from transformer_jax.runs.config_guard import changed_config
 
     paths = [one for one in arguments if not one.startswith("-")]

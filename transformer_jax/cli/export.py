@@ -21,9 +21,9 @@ from transformer_jax.core.processes import process_started
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.windowed_generation import TextStart
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.interop.export import TextForm
     from transformer_jax.interop.family import Model
-    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Export", "usual_dtype"]
 
@@ -83,28 +83,22 @@ class Export(RunCommand):
             from transformer_jax.inference.merging import export_peft
 
             return export_peft(self.run, output, self.checkpoint)
-        from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import (
-            FAMILY_NAMES,
-            open_directory,
-            refuse_others,
-            text_start,
-        )
+        from transformer_jax.inference.facts import FAMILY_NAMES
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
-        from transformer_jax.recipes.registry import recipe_of
 
-        directory = open_directory(self.run)
-        kind, fields = refuse_others(directory, tuple(FAMILY_NAMES)), directory.read_config()
+        facts = read_facts(self.run, self.checkpoint)
+        kind, fields = facts.require(*FAMILY_NAMES), facts.record
         if kind == "ngram":
             raise ConfigError(f"{self.run}: an n-gram model, which no other software can read")
-        task, published = recipe_of(directory).task_fields(fields), fields.get("published") or {}
+        task, published = facts.task_fields, fields.get("published") or {}
         model = model_of(fields, kind, task)
         self.refuse(model, published)  # before anything is loaded
-        (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
-        model, params = unscan_layers(model, params)
-        start = text_start(directory, tokenizer) if kind == "decoder" else None
-        texts = text_form(directory, kind, tokenizer, None if start is None else start.alone)
+        opened = Pretrained.load(facts)
+        tokenizer, (model, params) = opened.tokenizer, unscan_layers(model, opened.model[1])
+        start = facts.text_start(tokenizer) if kind == "decoder" else None
+        texts = text_form(facts, tokenizer, None if start is None else start.alone)
         what = (output, model, params, tokenizer)
         if self.format == "hf":
             from transformer_jax.data.chat.template import copy_template
@@ -114,9 +108,9 @@ class Export(RunCommand):
             dtype = self.dtype or usual_dtype(published)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "texts": texts}
             said = write_model(*what, published, **how)
-            copy_template(directory.path, output)
+            copy_template(facts.source, output)
             write_preprocessing(output, fields, model)
-            self.write_sentences(output, directory.path, fields)
+            self.write_sentences(output, facts.source, fields)
             return said
         said = self.write_other(what, start)
         if not published:
@@ -210,29 +204,26 @@ class Export(RunCommand):
         )
 
 
-def text_form(
-    directory: "RunDirectory", kind: str, tokenizer: "Tokenizer | None", first: int | None
-) -> "TextForm":
+def text_form(facts: "Facts", tokenizer: "Tokenizer | None", first: int | None) -> "TextForm":
     """Returns how a model reads texts.
 
     Args:
-        directory: The run.
-        kind: Its family.
+        facts: Facts of the model.
         tokenizer: The tokenizer, if there is one.
         first: The first token of texts of a language model.
     """
     from transformer_jax.inference.encoders import read_length, template_of
-    from transformer_jax.inference.runs import FINE_TUNED, reads_pairs
+    from transformer_jax.inference.facts import FINE_TUNED
     from transformer_jax.interop.export import TextForm
-    from transformer_jax.recipes.registry import recipe_of
 
-    task = recipe_of(directory).task_fields(directory.read_config()) or {}
-    length = read_length(directory) if kind == "encoder" else task.get("max_length")
-    if tokenizer is None or kind == "image":
+    if tokenizer is None or facts.kind == "image":
         return TextForm(first)
-    if kind not in FINE_TUNED:
+    if facts.kind not in FINE_TUNED:
+        task = facts.task_fields or {}
+        length = read_length(facts) if facts.kind == "encoder" else task.get("max_length")
         return TextForm(first, length)
-    return TextForm(first, length, reads_pairs(directory), template_of(directory, tokenizer))
+    length = (facts.task_fields or {}).get("max_length")
+    return TextForm(first, length, facts.head.pairs, template_of(facts, tokenizer))
 
 
 def _remove_earlier_drafts(output: Path) -> None:

@@ -177,7 +177,7 @@ def _recipe_of(path: Path) -> Recipe:
     A file that was changed after training is accepted here; opening the run refuses it, unless that
     is allowed.
     """
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
     from transformer_jax.runs.run_directory import ConfigFile
 
     run = open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path)

@@ -9,7 +9,6 @@ import tyro
 from transformer_jax.cli.output import note_unknown
 from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count
-from transformer_jax.core.errors import ConfigError, command
 
 __all__ = ["FillMask"]
 
@@ -32,38 +31,13 @@ class FillMask(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""
-        from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import (
-            as_trained,
-            open_directory,
-            refuse_others,
-            task_of,
-        )
-
-        run = open_directory(self.run)
-        if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
-            task = task_of(run)
-            begun = task.get("init_from")
-            hint = f"use the run that it was initialized from, {begun}" if begun else "pre-train"
-            raise ConfigError(
-                f"{self.run}: fine-tuned for the task {task['kind']}, it no longer has a masked-LM "
-                f"head: {hint}"
-            )
-        if run.read_config().get("masking", {}) is None:
-            raise ConfigError(
-                f"{self.run}: this checkpoint has an encoder without a masked-LM head: "
-                f"try {command('embed', self.run)}"
-            )
         from transformer_jax.cli.encoders import given_lines, windows, write
-        from transformer_jax.inference.encoders import read_length, template_of
-        from transformer_jax.inference.encoding import masked
+        from transformer_jax.inference.encoders import check_masks, mask_filler
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        prepare = as_trained(self.run, trim=False)
-        model, tokenizer = load(self.run, self.checkpoint, kind="encoder")
-        length, template = read_length(run), template_of(run, tokenizer)
-        fill = masked.MaskFiller(
-            model, tokenizer, length=length, prepare=prepare, template=template
-        )
+        facts = read_facts(self.run, self.checkpoint)
+        check_masks(facts)
+        fill = mask_filler(Pretrained.load(facts))
         number = 0
         for window in windows(given_lines(self.texts), READ_AHEAD):
             for name, text in window:

@@ -21,11 +21,9 @@ from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.options import BatchingConfig
-    from transformer_jax.decoding.requests import (
-        CountingLanguageModel,
-        GenerationRequest,
-        LanguageModel,
-    )
+    from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
+    from transformer_jax.decoding.text_generation import CausalTextGenerator
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.models.config import TransformerConfig
 
 __all__ = ["Generate", "longer"]
@@ -93,13 +91,15 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             raise ConfigError("--beam-tree draws beam search: give --num-beams 2 or more")
         from transformer_jax.decoding.requests import numbered
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
-        from transformer_jax.inference.runs import as_trained, is_ngram_run, open_directory
+        from transformer_jax.inference.pretrained import read_facts
 
-        note_unused(self.run, GivenSearch(self.given(), *self.search_choices()))
-        prepare = as_trained(self.run, trim=False)
-        # Number the requests here: the model gets one window of them at a time.
-        asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
-        if is_ngram_run(open_directory(self.run)):
+        facts = read_facts(self.run, self.checkpoint)
+        note_unused(facts, GivenSearch(self.given(), *self.search_choices()))
+        # Prompts are shown as the model reads them. Number the requests here: the model gets one
+        # window of them at a time.
+        read = facts.preparation.text
+        asked = numbered([dataclasses.replace(one, prompt=read(one.prompt)) for one in asked])
+        if facts.kind == "ngram":
             self.check_counted()
         from transformer_jax.decoding.options import BatchingConfig
 
@@ -113,13 +113,13 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             num_draft_tokens=self.prompt_lookup_num_tokens,
         )
         conversations = self.of_conversations(asked)
-        model = self.language_model(shapes, asked)
+        model = self.language_model(facts, shapes, asked)
         if conversations:
             from transformer_jax.inference.chats import answering, template_of
 
             chosen = [self.adapters.get(one.adapter or "") for one in asked]
-            chat = answering(self.run, model, template_of(self.run, chosen))
-            model, asked = chat.language, [chat.request(one, prepare) for one in asked]
+            chat = answering(facts, facts.chat, model, template_of(facts, chosen))
+            model, asked = chat.language, list(map(chat.request, asked))
         if self.beam_tree is not None:
             searched: Any = model  # n-gram models were refused above
             self.draw_tree(asked[0].prompt, *searched.beam_searcher(asked[0]))
@@ -158,36 +158,28 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         return True in found
 
     def language_model(
-        self, shapes: "BatchingConfig", asked: "list[GenerationRequest]"
-    ) -> "CountingLanguageModel":
+        self, facts: "Facts", shapes: "BatchingConfig", asked: "list[GenerationRequest]"
+    ) -> "CausalTextGenerator":
         """Loads the language model of the run on its engine, for the requests ``asked``."""
-        if self.engine == "ctranslate2":
-            from transformer_jax.inference.engines import load_engine_language
+        from transformer_jax.inference.pretrained import Pretrained
 
-            model = load_engine_language(
-                self.run, self.checkpoint, self.engine_config(), shapes=shapes
-            )
+        if self.engine == "ctranslate2":
+            from transformer_jax.inference.engines import on_ctranslate2
+
+            model: Any = on_ctranslate2(facts, self.engine_config(), "decoder").language(shapes)
             for request in asked:
                 model.check(request)
             return model
-        from transformer_jax.inference.load_run import load_language
-
-        change, loaded = longer(self.context, self.rope_interpolation), None
+        # The parameters as stored have no name here, so that only those prepared for decoding are
+        # kept.
+        change = longer(self.context, self.rope_interpolation)
+        how: Any = {"dtype": self.dtype, "context": self.context}
         if self.adapters:
             from transformer_jax.inference.adapters import load_adapted
 
-            how: Any = {"dtype": self.dtype, "change": change}
-            loaded = load_adapted(self.run, self.adapters, self.checkpoint, **how)
-        return load_language(
-            self.run,
-            self.checkpoint,
-            loaded=loaded,
-            shapes=shapes,
-            dtype=self.dtype,
-            context=self.context,
-            change=change,
-            adapters=self.adapters,
-        )
+            adapted = {"dtype": self.dtype, "change": change}
+            return load_adapted(facts, self.adapters, **adapted).language(shapes, **how)
+        return Pretrained.load(facts, "decoder", "ngram", change=change).language(shapes, **how)
 
     def asked(self) -> "list[GenerationRequest]":
         """Returns all requests, each with its settings.
@@ -268,7 +260,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         """Writes texts as ``generate()`` of transformers would generate them."""
         from transformer_jax.cli.flags import refuse_flags
         from transformer_jax.inference.hf_generation import HFTextGenerator
-        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.pretrained import open_pretrained
 
         names = ("max_new_tokens", "num_beams", "num_return_sequences", "repetition_penalty",
                  "no_repeat_ngram_size")  # fmt: skip
@@ -280,8 +272,9 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         unsaid: dict[str, Any] = dict.fromkeys(names)
         prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
         changes = self.given()
-        loaded = load(self.run, self.checkpoint, kind="decoder")
-        write = HFTextGenerator(self.run, "decoder", loaded, batch=self.batch_size, changes=changes)
+        opened = open_pretrained(self.run, self.checkpoint, "decoder")
+        write = HFTextGenerator(opened, batch=self.batch_size, changes=changes)
+        del opened  # keeps no second copy of the parameters
         several = len(prompts) > 1 or write.generation_config.num_return_sequences > 1
         shown = Writer("tsv" if self.tsv else "plain", several)
         for prompt, found in zip(prompts, write(prompts), strict=True):

@@ -50,7 +50,7 @@ def check_command(words: Sequence[str], devices: int, plan: str, *, files: bool)
 
 
 def _check_resume(arguments: Sequence[str], devices: int, plan: str) -> None:
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
 
     kind = resume_flags()
     asked = parse_flags(kind, f"{PROGRAM} resume", arguments)
@@ -126,7 +126,7 @@ def _paths(run: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check_there(paths: Sequence[tuple[str, str]]) -> None:
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
 
     for name, path in paths:
         if url_of(path) is not None:

@@ -11,47 +11,27 @@ from transformer_jax.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformer_jax.data.images.store import Pictures
+    from transformer_jax.inference.facts import Facts
 
 __all__ = [
+    "PICTURE_FAMILIES",
     "classify_pictures",
-    "compares_pictures",
     "embed_pictures",
     "picture_paths",
     "readable_pictures",
-    "reads_pictures",
     "search_pictures",
 ]
 
+PICTURE_FAMILIES = ("image", "two-tower")
 _BATCH = 64  # pictures at a time
 
 
-def reads_pictures(run: Path) -> bool:
-    """Returns whether the model of a run or of a Hugging Face folder reads pictures.
-
-    Raises:
-        CheckpointError: There is no such run, or it is damaged.
-    """
-    from transformer_jax.inference.runs import family, open_directory
-
-    return family(open_directory(run)) in ("image", "two-tower")
-
-
-def compares_pictures(run: Path) -> bool:
-    """Returns whether the model of a run or of a Hugging Face folder reads pictures and texts.
-
-    Raises:
-        CheckpointError: There is no such run, or it is damaged.
-    """
-    from transformer_jax.inference.runs import family, open_directory
-
-    return family(open_directory(run)) == "two-tower"
-
-
-def search_pictures(command: Any) -> int:
+def search_pictures(command: Any, facts: "Facts") -> int:
     """Prints similarity and path of the pictures most similar to a text, in descending order.
 
     Args:
         command: The flags of ``semantic-search``.
+        facts: Facts of a model of images and texts.
 
     Raises:
         ConfigError: The folder or the query is missing, or a flag is for texts.
@@ -62,6 +42,7 @@ def search_pictures(command: Any) -> int:
     from transformer_jax.cli.encoders import write
     from transformer_jax.data.images.folders import find_pictures
     from transformer_jax.inference.image_texts import ImageTextPredictor
+    from transformer_jax.inference.pretrained import Pretrained
 
     for name, usual in (("layers", "last"), ("pool", None), ("from_language", None), ("to", None)):
         if getattr(command, name) != usual:
@@ -75,7 +56,7 @@ def search_pictures(command: Any) -> int:
     if not query.strip():
         raise ConfigError("the query is empty: give a text")
     found = [("", path) for path in find_pictures(command.images)]
-    predictor = ImageTextPredictor(command.run, command.checkpoint)
+    predictor = ImageTextPredictor(Pretrained.load(facts))
     [paths] = readable_pictures(command, predictor.form.max_pixels, found)
     worth = predictor.embed_images(paths) @ predictor.embed_texts(query)
     write("cosine", "picture")
@@ -84,18 +65,19 @@ def search_pictures(command: Any) -> int:
     return 0
 
 
-def classify_pictures(command: Any) -> int:
+def classify_pictures(command: Any, facts: "Facts") -> int:
     """Prints a line per picture with its label and the probability.
 
     The pictures of a folder are in the order of their paths.
 
     Args:
         command: The flags of ``classify``.
+        facts: Facts of one of :data:`PICTURE_FAMILIES`.
     """
     from transformer_jax.cli.encoders import given_lines, windows, write
 
     command.check_task("classify")
-    labels, tell, form = _labels(command)
+    labels, tell, form = _labels(command, facts)
     if command.all:
         write("label", "probability", *labels)
     given = ((name, _named(name, text)) for name, text in given_lines(command.texts))
@@ -110,14 +92,18 @@ def classify_pictures(command: Any) -> int:
     return 0
 
 
-def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any], "Pictures"]:
+def _labels(
+    command: Any, facts: "Facts"
+) -> tuple[Sequence[str], Callable[[list[str]], Any], "Pictures"]:
     """Returns the labels, a function from paths to their probabilities, and the form of pictures.
 
     Raises:
         ConfigError: ``--labels`` is missing for a model of images and texts, or given for another
             model.
     """
-    if compares_pictures(command.run):
+    from transformer_jax.inference.pretrained import Pretrained
+
+    if facts.kind == "two-tower":
         from transformer_jax.inference.image_texts import (
             TEMPLATE,
             ImageTextPredictor,
@@ -128,13 +114,13 @@ def _labels(command: Any) -> tuple[Sequence[str], Callable[[list[str]], Any], "P
             raise ConfigError(f"{command.run} has no labels: give --labels")
         template = TEMPLATE if command.template is None else command.template
         check_labels(command.labels, template)
-        texts = ImageTextPredictor(command.run, command.checkpoint)
+        texts = ImageTextPredictor(Pretrained.load(facts))
         tell = lambda paths: texts.probabilities(paths, command.labels, template)
         return command.labels, tell, texts.form
     from transformer_jax.inference.images import ImagePredictor
 
     command.check_labels()
-    predictor = ImagePredictor(command.run, command.checkpoint)
+    predictor = ImagePredictor(Pretrained.load(facts))
     return predictor.labels, predictor.probabilities, predictor.form
 
 
@@ -144,13 +130,14 @@ def _named(name: str, path: str) -> str:
     return path.strip()
 
 
-def embed_pictures(command: Any) -> int:
+def embed_pictures(command: Any, facts: "Facts") -> int:
     """Writes the vector of each picture or each line of a text, and prints a summary line.
 
     A model of images and texts reads the pictures of a folder and the lines of a file.
 
     Args:
         command: The flags of ``embed``.
+        facts: Facts of one of :data:`PICTURE_FAMILIES`.
 
     Raises:
         ConfigError: A flag for texts is given.
@@ -166,7 +153,7 @@ def embed_pictures(command: Any) -> int:
         if getattr(command, name) != usual:
             flag = name.removesuffix("_language").replace("_", "-")
             raise ConfigError(f"--{flag} is for texts: {command.run} reads pictures")
-    (what, embed, given), file = _embedded(command), VectorFile(command.output)
+    (what, embed, given), file = _embedded(command, facts), VectorFile(command.output)
     with file:
         for several in _batches(given):
             file.add(embed(several))
@@ -176,17 +163,21 @@ def embed_pictures(command: Any) -> int:
     return 0
 
 
-def _embedded(command: Any) -> tuple[str, Callable[[list[Any]], Any], Iterator[str]]:
+def _embedded(
+    command: Any, facts: "Facts"
+) -> tuple[str, Callable[[list[Any]], Any], Iterator[str]]:
     """Returns the kind of input, its embedding function, and paths of pictures or lines of text."""
-    if not compares_pictures(command.run):
+    from transformer_jax.inference.pretrained import Pretrained
+
+    if facts.kind != "two-tower":
         from transformer_jax.inference.images import ImagePredictor
 
-        predictor = ImagePredictor(command.run, command.checkpoint)
+        predictor = ImagePredictor(Pretrained.load(facts))
         return "pictures", predictor.embed, _paths(command, predictor.form)
     from transformer_jax.cli.encoders import file_lines
     from transformer_jax.inference.image_texts import ImageTextPredictor
 
-    both = ImageTextPredictor(command.run, command.checkpoint)
+    both = ImageTextPredictor(Pretrained.load(facts))
     if command.file.is_dir():
         return "pictures", both.embed_images, _paths(command, both.form)
     command.refuse_skipping("lines of text")

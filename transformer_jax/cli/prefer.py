@@ -62,13 +62,16 @@ class Prefer(SamplingCommand):
             raise ConfigError(
                 f"--output {self.output}: pairs are appended, which .gz does not allow"
             )
-        requests = self.requests(self.run, read_prompts(self.prompts), 2)
+        from transformer_jax.inference.pretrained import read_facts
+
+        facts = read_facts(self.run, self.checkpoint)
+        requests = self.requests(facts, read_prompts(self.prompts), 2)
         choose, begun = self._chooser(), self._begun(requests)
         if begun == len(requests):
             note(f"{self.output}: all {plural(begun, 'prompt')} are done")
             return 0
         conversational = requests[0].messages is not None
-        complete = load_sampler(self.run, self.checkpoint, conversational=conversational)
+        complete = load_sampler(facts, conversational=conversational)
         if begun:
             note(f"{self.output}: continued at prompt {begun + 1} of {len(requests)}")
         written, left = 0, collections.Counter[str]()

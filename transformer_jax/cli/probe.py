@@ -56,16 +56,21 @@ class Probe(LanguageFlags, PredictionCommand):
         from transformer_jax.visual.figures import SUFFIXES
 
         check_file("--output", self.output, SUFFIXES)
-        from transformer_jax.inference.encoders import load_vectors, pool_of, sentence_of
-        from transformer_jax.inference.runs import open_directory, preparation
+        from transformer_jax.inference.encoders import EMBEDDING_FAMILIES, pools_of, vectors_of
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        run = open_directory(self.run)
-        prepare = preparation(run)
-        lower = prepare.lowercase or "lowercase" in sentence_of(run)
+        facts = read_facts(self.run, self.checkpoint)
+        prepare = facts.preparation
+        lower = prepare.lowercase or "lowercase" in facts.sentence
         train, valid = self.examples(dataclasses.replace(prepare, lowercase=lower))
         # Tagging uses one vector per word, without pooling.
-        pool = "mean" if self.tagged else pool_of(self.run, self.pool)
-        vectors, _ = load_vectors(self.run, self.checkpoint, direction=self.direction)
+        pool = "mean" if self.tagged else pools_of(facts, self.pool)
+        # The examples are read as prepared texts, without the prefix of sources.
+        vectors = vectors_of(
+            Pretrained.load(facts, *EMBEDDING_FAMILIES),
+            direction=self.direction,
+            prepare=lambda text, prompt: text,
+        )
         from transformer_jax.inference.encoding.probing import majority, probe_layers
 
         (items, given), (others, wanted) = self.items(train), self.items(valid)

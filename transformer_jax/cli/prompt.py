@@ -81,10 +81,10 @@ class Prompt(RunCommand):
         template = self.written()
         pool, queries, match_field = self.asked(template)
         from transformer_jax.data.coverage import unknown_texts
-        from transformer_jax.inference.load_run import load_language
-        from transformer_jax.inference.runs import as_trained
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        prepare = as_trained(self.run, trim=False)
+        facts = read_facts(self.run, self.checkpoint)
+        prepare = facts.preparation.text
         template = template.prepared(prepare)
         prepared = lambda example: {name: prepare(text) for name, text in example.items()}
         pool, queries = list(map(prepared, pool)), list(map(prepared, queries))
@@ -93,7 +93,8 @@ class Prompt(RunCommand):
         # Read before the model is loaded, so that errors come early.
         asked = {k: demonstrations.prompts(queries, k) for k in self.num_shots}
 
-        model = load_language(self.run, self.checkpoint)
+        # Prompts are joined from prepared parts.
+        model = Pretrained.load(facts, "decoder", "ngram").language(prepare=str)
         answers: dict[str, Any] = {
             "choices": choices or None,
             "normalize": self.normalize,

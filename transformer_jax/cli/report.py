@@ -71,12 +71,12 @@ class Report(Configuration, group="--"):
             DataError: The folder has no results.
         """
         from transformer_jax.evaluation.bleu_results import results_in, scores_of_run
-        from transformer_jax.inference.runs import family, open_directory
+        from transformer_jax.inference.pretrained import facts_of, open_directory
 
         found: list[OwnScore] = []
         for path in self.runs:
             run = open_directory(path)
-            if family(run) != "encoder-decoder":
+            if facts_of(run).kind != "encoder-decoder":
                 raise CheckpointError(f"{path}: not a translator: only translators have BLEU")
             found += scores_of_run(run, str(path))
         return found + ([] if self.results is None else results_in(self.results))

@@ -106,7 +106,7 @@ def resume_flags() -> Any:
 
 def resume(program: str, arguments: Sequence[str]) -> int:
     """Resumes a run from its newest good checkpoint, on any mesh."""
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
     from transformer_jax.parallel.mesh import initialize
     from transformer_jax.runs.config_guard import changed_config
 

@@ -1,7 +1,7 @@
 """Prompts from a file, texts or conversations, and models that complete them."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,10 @@ from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import Prompt
-    from transformer_jax.decoding.language import DecoderLanguageModel
-    from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.decoding.requests import Continuation, GenerationRequest
+    from transformer_jax.decoding.text_generation import CausalTextGenerator
     from transformer_jax.inference.chat_session import ChatModel
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["Sampler", "SamplingCommand", "load_sampler", "read_prompts"]
 
@@ -34,25 +34,25 @@ class SamplingCommand(SamplingFlags, PredictionCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def requests(
-        self, run: Path, prompts: "list[Prompt]", samples: int
+        self, facts: "Facts", prompts: "list[Prompt]", samples: int
     ) -> "list[GenerationRequest]":
         """Returns requests for completions of prompts or answers to conversations.
 
+        Prompts are as the model reads them.
+
         Args:
-            run: Run directory or Hugging Face folder of a language model.
+            facts: Facts of a language model.
             prompts: The prompts.
             samples: Number of samples per prompt.
 
         Raises:
             ConfigError: A setting is out of its range.
-            CheckpointError: The run does not exist, or its ``config.json`` is damaged.
         """
         from transformer_jax.decoding.requests import GenerationRequest
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
-        from transformer_jax.inference.runs import as_trained
 
-        note_unused(run, GivenSearch(self.given(), self.FLAGS, has_hf=False))
-        prepare = as_trained(run, trim=False)
+        note_unused(facts, GivenSearch(self.given(), self.FLAGS, has_hf=False))
+        prepare = facts.preparation.text
         base = GenerationRequest.of("", self.generation(num_return_sequences=samples))
         asked = lambda prompt: (
             {"prompt": prepare(prompt)} if isinstance(prompt, str) else {"messages": tuple(prompt)}
@@ -97,45 +97,40 @@ class Sampler:
     Attributes:
         language: The language model.
         chat: The same model for conversations; None for texts.
-        prepare: Preprocesses the text of a message, as in training.
     """
 
-    language: "DecoderLanguageModel | NgramLanguageModel"
+    language: "CausalTextGenerator"
     chat: "ChatModel | None"
-    prepare: Callable[[str], str]
 
     def __call__(self, requests: "Sequence[GenerationRequest]") -> "Iterable[list[Continuation]]":
         """Returns the samples of each request."""
         if self.chat is None:
             return self.language.generate(requests)
-        return self.language.generate([self.chat.request(one, self.prepare) for one in requests])
+        return self.language.generate(list(map(self.chat.request, requests)))
 
     def reads(self, request: "GenerationRequest") -> bool:
         """Returns whether a prompt fits into the model's context."""
         if self.chat is not None and request.messages is not None:
-            return not self.chat.dropped(request, self.prepare)
-        [ids] = self.language.tokenizer.encode_batch([request.prompt])
+            return not self.chat.dropped(request)
+        [ids] = self.language.tokenizer.encode_batch([self.language.prepare(request.prompt)])
         return len(ids) < getattr(self.language, "context", len(ids) + 1)
 
 
-def load_sampler(run: Path, checkpoint: str, *, conversational: bool) -> Sampler:
+def load_sampler(facts: "Facts", *, conversational: bool) -> Sampler:
     """Loads a language model to complete prompts.
 
     Args:
-        run: Run directory or Hugging Face folder of a language model.
-        checkpoint: The checkpoint of the run.
+        facts: Facts of a language model.
         conversational: Whether the requests are conversations.
 
     Raises:
-        ConfigError: The run is not a language model, or lacks a chat template for conversations.
-        CheckpointError: The run does not exist, or is damaged.
+        ConfigError: The model is not a language model, or lacks a chat template for conversations.
+        CheckpointError: Its files are damaged.
     """
     from transformer_jax.inference.chats import load_chat
-    from transformer_jax.inference.load_run import load_language
-    from transformer_jax.inference.runs import as_trained
+    from transformer_jax.inference.pretrained import Pretrained
 
-    prepare = as_trained(run, trim=False)
     if not conversational:
-        return Sampler(load_language(run, checkpoint), None, prepare)
-    chat = load_chat(run, checkpoint)
-    return Sampler(chat.language, chat, prepare)
+        return Sampler(Pretrained.load(facts, "decoder", "ngram").language(), None)
+    chat = load_chat(facts)
+    return Sampler(chat.language, chat)

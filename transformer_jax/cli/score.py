@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -14,6 +14,9 @@ from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.requests import TextScore, perplexity
 from transformer_jax.recipes.generation_flags import LanguageFlags
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["Score", "row"]
 
@@ -41,13 +44,14 @@ class Score(LanguageFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per line, and one for the corpus."""
-        from transformer_jax.inference.runs import open_directory, refuse_others
+        from transformer_jax.inference.pretrained import read_facts
 
         if (self.source is None) != (self.target is None):
             missing = "--source" if self.source is None else "--target"
             raise ConfigError(f"{missing} is missing: a translation is scored line by line")
         readers = ("encoder-decoder", "decoder", "ngram")
-        kind = refuse_others(open_directory(self.run), readers)
+        facts = read_facts(self.run, self.checkpoint)
+        kind = facts.require(*readers)
         pair = self.source is not None and self.target is not None
         if kind != "encoder-decoder" and (self.from_language or self.to):
             raise ConfigError(f"{self.run} is a language model: leave --from and --to out")
@@ -57,25 +61,23 @@ class Score(LanguageFlags, PredictionCommand):
             self.text is None or self.source is not None or self.target is not None
         ):
             raise ConfigError(f"{self.run} is a language model: give a text file (score RUN FILE)")
-        return self.translations() if pair else self.texts()
+        return self.translations(facts) if pair else self.texts(facts)
 
-    def texts(self) -> int:
+    def texts(self, facts: "Facts") -> int:
         """Scores lines or a complete file with a language model; bits are per UTF-8 byte."""
         from transformer_jax.data.text import read_lines
-        from transformer_jax.inference.load_run import load_language
-        from transformer_jax.inference.runs import as_trained
+        from transformer_jax.inference.pretrained import Pretrained
 
         assert self.text is not None
         lines = list(read_lines(self.text, "score"))
         if not lines:
             raise DataError(f"score {self.text}: no text: it is empty")
-        model = load_language(self.run, self.checkpoint)
-        lower = as_trained(self.run, trim=False)
-        given = [lower(line) for line in lines]
-        if self.as_one_text:
-            given = ["".join(line + "\n" for line in given)]
+        prepare = facts.preparation.text
+        if self.as_one_text:  # joined from prepared lines
+            lines, prepare = ["".join(f"{prepare(line)}\n" for line in lines)], str
+        model = Pretrained.load(facts).language(prepare=prepare)
         write = _writer((*HEADER, "bits_per_byte"), self.tokens)
-        scores = model.score(given)
+        scores = model.score(lines)
         for number, score in enumerate(scores, 1):
             cells = (*row(str(number), score.log_prob, len(score.tokens)), _bits(score))
             write(cells, model.tokenizer, score)
@@ -90,30 +92,21 @@ class Score(LanguageFlags, PredictionCommand):
         note_unknown(model.counts)
         return 0
 
-    def translations(self) -> int:
+    def translations(self, facts: "Facts") -> int:
         """Scores translations; the end token of each sentence counts."""
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
-        from transformer_jax.decoding.translator import Translator
-        from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import (
-            as_trained,
-            direction_of,
-            open_directory,
-            source_as_trained,
-        )
+        from transformer_jax.inference.pretrained import Pretrained
 
         assert self.source is not None
         assert self.target is not None
         for flag in ("source", "target"):
             check_readable(getattr(self, flag), f"--{flag}")
         pairs = read_aligned(self.source, self.target, ("--source", "--target"))
-        translator = Translator(*load(self.run, self.checkpoint))
-        tokenizer: Any = translator.tokenizer
-        direction = direction_of(open_directory(self.run), tokenizer, self.direction)
+        translator: Any = Pretrained.load(facts).translator()
+        direction = facts.direction(translator.tokenizer, self.direction)
         write = _writer(HEADER, self.tokens)
-        source, target = source_as_trained(self.run), as_trained(self.run)
-        sources, targets = [source(s) for s, _ in pairs], [target(t) for _, t in pairs]
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
         scores = translator.score(sources, targets, direction)
         for number, score in enumerate(scores, 1):
             told = row(str(number), score.log_prob, len(score.tokens))

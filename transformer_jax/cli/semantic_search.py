@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -15,6 +15,7 @@ from transformer_jax.recipes.generation_flags import LanguageFlags
 
 if TYPE_CHECKING:
     from transformer_jax.inference.encoding.vectors import Embedder
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["SemanticSearch"]
 
@@ -49,27 +50,29 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Prints the most similar lines or pictures with their similarity, in descending order."""
-        from transformer_jax.cli.pictures import compares_pictures, search_pictures
+        from transformer_jax.cli.pictures import search_pictures
+        from transformer_jax.inference.pretrained import read_facts
 
-        if compares_pictures(self.run):
-            return search_pictures(self)
+        facts = read_facts(self.run, self.checkpoint)
+        if facts.kind == "two-tower":
+            return search_pictures(self, facts)
         if self.images is not None:
             raise ConfigError(f"--images: {self.run} is not a model of images and texts")
         self.refuse_skipping("lines of text")
-        return self.search_lines()
+        return self.search_lines(facts)
 
-    def search_lines(self) -> int:
+    def search_lines(self, facts: "Facts") -> int:
         """Prints similarity, number and text of the most similar lines of the file."""
         from transformer_jax.cli.encoders import file_lines, layers_of, write
         from transformer_jax.inference.encoders import (
-            load_vectors,
-            pool_of,
+            EMBEDDING_FAMILIES,
+            pools_of,
             prompt_of,
-            prompted,
             similarity_of,
             skip_of,
+            vectors_of,
         )
-        from transformer_jax.inference.runs import open_directory
+        from transformer_jax.inference.pretrained import Pretrained
 
         layers = layers_of(self.layers)
         if layers == "all":
@@ -81,15 +84,17 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
         if self.file != "-":
             check_readable(self.file, "semantic-search")
-        pool, run, own = pool_of(self.run, self.pool), open_directory(self.run), self.pool is None
-        name, compare = similarity_of(run) if own else ("cosine", cosine)
-        vectors, plain = load_vectors(
-            self.run, self.checkpoint, sentences=own, direction=self.direction
+        pool, own = pools_of(facts, self.pool), self.pool is None
+        name, compare = similarity_of(facts) if own else ("cosine", cosine)
+        opened = Pretrained.load(facts, *EMBEDDING_FAMILIES)
+        vectors = vectors_of(opened, direction=self.direction)
+        vectors.dense = opened.sentence_layer if own else None
+        prompts = [prompt_of(facts, kind) if own else "" for kind in ("query", "document")]
+        query, document = (
+            {"prompt": prompt, "skip": skip_of(facts, vectors, prompt)} for prompt in prompts
         )
-        before = [prompt_of(run, kind) if own else "" for kind in ("query", "document")]
-        ask, prepare = (prompted(run, plain, prompt) for prompt in before)
-        skips = [skip_of(run, vectors, prompt) for prompt in before]
-        [asked] = vectors.embed([ask(self.query)], layers=layers, pool=pool, skip=skips[0])
+        how: Any = {"layers": layers, "pool": pool}
+        [asked] = vectors.embed([self.query], **how, **query)
         if vectors.counts["cut"]:
             note(f"the query is truncated to {plural(vectors.length, 'token')}")
         note_unknown(vectors.counts, "query")
@@ -98,13 +103,13 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
         def lines():
             for number, line in enumerate(file_lines(Path(self.file), "semantic-search"), 1):
-                if plain(line):
+                if vectors.prepared(line):
                     kept.append((number, line))
-                    yield prepare(line)
+                    yield line
 
         # A min-heap; on ties, the later line is dropped.
         heap: list[tuple[float, int, str]] = []
-        for made in vectors.embed(lines(), layers=layers, pool=pool, skip=skips[1]):
+        for made in vectors.embed(lines(), **how, **document):
             worth = compare(made.vectors, asked.vectors)
             for value, (number, line) in zip(worth.tolist(), kept, strict=True):
                 heapq.heappush(heap, (value, -number, line))
@@ -113,9 +118,9 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
             kept.clear()
         if not heap:
             raise DataError(f"semantic-search {self.file}: no lines: it is empty")
-        write(name, "line", "text")
-        for value, number, line in sorted(heap, reverse=True):
-            write(f"{value:.4f}", str(-number), line)
+        rows = [(f"{value:.4f}", str(-n), line) for value, n, line in sorted(heap, reverse=True)]
+        for row in ((name, "line", "text"), *rows):
+            write(*row)
         _note_lines(vectors)
         return 0
 

@@ -36,13 +36,15 @@ class Tag(PredictionCommand):
         """Tags lines until the input ends."""
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.data.words import blank_words
-        from transformer_jax.inference.encoders import load_task
+        from transformer_jax.inference.encoders import check_task, task_runner
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
-        names = task["labels"]
+        facts = read_facts(self.run, self.checkpoint)
+        names = check_task(facts, *TASKS).labels
+        predictor = task_runner(Pretrained.load(facts))
         for window in windows(given_lines(self.texts), READ_AHEAD):
             sentences = [blank_words(text) for _, text in window]
-            found = predictor.tags([[prepare(word) for word in words] for words in sentences])
+            found = predictor.tags(sentences)
             for words, tags in zip(sentences, found, strict=True):
                 if not self.columns:
                     pairs = zip(words, tags, strict=True)

@@ -56,9 +56,8 @@ class Tokenize(RunCommand):
             from transformer_jax.data.tokenizer import load_tokenizer
 
             return load_tokenizer(self.run), str
-        from transformer_jax.inference.runs import family, open_directory, preparation
+        from transformer_jax.inference.pretrained import read_facts
 
-        run = open_directory(self.run)
-        prepared = preparation(run)
-        pairs = family(run) == "encoder-decoder"
-        return run.load_tokenizer(), prepared.source if pairs else prepared.text
+        facts = read_facts(self.run)
+        prepare, pairs = facts.preparation, facts.kind == "encoder-decoder"
+        return facts.tokenizer, prepare.source if pairs else prepare.text

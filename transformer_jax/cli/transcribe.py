@@ -47,10 +47,13 @@ class Transcribe(SearchFlags, PredictionCommand):
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.data.bad_rows import BadRows
         from transformer_jax.data.speech.features import read_features
-        from transformer_jax.inference.speech import load_transcriber
+        from transformer_jax.inference.pretrained import open_pretrained
+        from transformer_jax.inference.speech import transcriber_of
         from transformer_jax.inference.transcriber import Recording
 
-        transcriber, audio = load_transcriber(self.run, self.checkpoint, search=beam_search(self))
+        opened = open_pretrained(self.run, self.checkpoint, "speech")
+        transcriber, audio = transcriber_of(opened, search=beam_search(self))
+        del opened  # keeps no second copy of the parameters
         transcriber.batching = dataclasses.replace(
             transcriber.batching,
             rows=tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size})),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformer_jax.decoding.options import TranslationBatching
     from transformer_jax.decoding.requests import Translation
     from transformer_jax.decoding.scoring import TraceStep
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["Translate", "traced"]
 
@@ -77,17 +78,17 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         self.check()
         if self.generation_config == "hf":
             return self.by_generation_config()
-        search, batching = self.options()
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
-        from transformer_jax.inference.runs import direction_of, open_directory, source_as_trained
+        from transformer_jax.inference.pretrained import read_facts
 
+        facts = read_facts(self.run, self.checkpoint)
+        search, batching = self.options(facts)
         sampling = "" if self.sample else "--sample"
-        note_unused(self.run, GivenSearch(self.given(), *self.search_choices(), sampling=sampling))
+        note_unused(facts, GivenSearch(self.given(), *self.search_choices(), sampling=sampling))
         with self.destination() as out:
-            translator = self.translator(search, batching)
-            run: Any = open_directory(self.run)
-            direction = direction_of(run, translator.tokenizer, self.direction)
-            lines = map(source_as_trained(self.run), self.lines())
+            translator = self.translator(facts, search, batching)
+            direction = facts.direction(translator.tokenizer, self.direction)
+            lines = self.lines()
             out.write(self.header())
             with Counter(self) as counter:
                 for i, translation in enumerate(self.translations(translator, lines, direction), 1):
@@ -104,20 +105,19 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         return 0
 
     def translator(
-        self, search: GenerationConfig, batching: "TranslationBatching"
+        self, facts: "Facts", search: GenerationConfig, batching: "TranslationBatching"
     ) -> "LineTranslator":
         """Loads the translator of the run on its engine."""
-        if self.engine == "ctranslate2":
-            from transformer_jax.inference.engines import load_engine_translator
+        from transformer_jax.inference.pretrained import Pretrained
 
-            return load_engine_translator(
-                self.run, self.checkpoint, self.engine_config(), search=search, batching=batching
-            )
-        from transformer_jax.decoding.translator import Translator
-        from transformer_jax.inference.load_run import load
+        if self.engine == "jax":
+            # The parameters as stored have no name here, so that only those prepared for decoding
+            # are kept.
+            return Pretrained.load(facts, "encoder-decoder").translator(search, batching)
+        from transformer_jax.inference.engines import on_ctranslate2
 
-        model = load(self.run, self.checkpoint)
-        return Translator(*model, search=search, batching=batching)
+        opened = on_ctranslate2(facts, self.engine_config(), "encoder-decoder")
+        return opened.translator(search, batching)
 
     def lines(self) -> "Iterator[str]":
         """Yields the lines to translate."""
@@ -145,15 +145,13 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         """Writes translations as ``generate()`` of transformers would generate them."""
         from transformer_jax.decoding.requests import Translation
         from transformer_jax.inference.hf_generation import HFTextGenerator
-        from transformer_jax.inference.load_run import load
-        from transformer_jax.inference.runs import direction_of, open_directory
+        from transformer_jax.inference.pretrained import open_pretrained
 
         destination = self.destination()
-        loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
-        direction = direction_of(open_directory(self.run), loaded[1], self.direction)
-        write = HFTextGenerator(
-            self.run, "encoder-decoder", loaded, batch=self.batch_size or 32, changes=self.given()
-        )
+        opened = open_pretrained(self.run, self.checkpoint, "encoder-decoder")
+        direction = opened.facts.direction(opened.tokenizer, self.direction)
+        write = HFTextGenerator(opened, batch=self.batch_size or 32, changes=self.given())
+        del opened  # keeps no second copy of the parameters
         returned = write.generation_config.num_return_sequences
         settings: dict[str, Any] = {"num_return_sequences": returned}
         shown = dataclasses.replace(self, **settings)
@@ -209,12 +207,12 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: at least 1")
 
-    def options(self) -> tuple[GenerationConfig, "TranslationBatching"]:
+    def options(self, facts: "Facts") -> tuple[GenerationConfig, "TranslationBatching"]:
         """Returns the settings of beam search and of batches."""
         from transformer_jax.decoding.options import TranslationBatching
         from transformer_jax.inference.generation_settings import search_settings
 
-        how = search_settings(self.run) | self.given()
+        how = search_settings(facts) | self.given()
         if self.sample:
             how |= {"num_beams": 1, "do_sample": True}
         if self.exhaustive is not None:  # a translator returns at most as many texts as beams

@@ -77,7 +77,7 @@ class Verify(Configuration, group="--"):
         return 0
 
     def _verify_ngram(self, run: "RunDirectory") -> int:
-        from transformer_jax.inference.load_run import load_language
+        from transformer_jax.inference.pretrained import open_pretrained
 
         model = run.read_config(check=False).get("model")
         if not isinstance(model, dict) or model.get("kind") != "ngram":
@@ -86,7 +86,7 @@ class Verify(Configuration, group="--"):
         if strange or unread:
             names = ", ".join([*strange, *unread])
             raise CheckpointError(f"{self.run}: changed since it was written: {names}")
-        load_language(run.path)  # the file includes its own checksum
+        open_pretrained(run.path)  # the file includes its own checksum
         _say("ngram.npz", "ok")
         return 0
 

@@ -117,9 +117,12 @@ class WinRateCommand(SamplingCommand):
         Raises:
             DataError: No prompt fits in both contexts.
         """
+        from transformer_jax.inference.pretrained import read_facts
+
         runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
-        requests = [self.requests(run, prompts, self.samples) for run in runs]
-        models = [load_sampler(run, self.checkpoint, conversational=conversational) for run in runs]
+        known = [read_facts(run, self.checkpoint) for run in runs]
+        requests = [self.requests(facts, prompts, self.samples) for facts in known]
+        models = [load_sampler(facts, conversational=conversational) for facts in known]
         fit = [
             all(model.reads(one) for model, one in zip(models, both, strict=True))
             for both in zip(*requests, strict=True)

@@ -44,12 +44,14 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
                 "a word and sentences with it are needed: "
                 'word-vectors RUN "bank" "on the bank" "a bank"'
             )
-        from transformer_jax.inference.encoders import load_vectors
-        from transformer_jax.inference.runs import open_directory, preparation
+        from transformer_jax.inference.encoders import EMBEDDING_FAMILIES, vectors_of
+        from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        vectors, prepare = load_vectors(self.run, self.checkpoint, direction=self.direction)
-        word = preparation(open_directory(self.run)).line(self.word)
-        found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
+        facts = read_facts(self.run, self.checkpoint)
+        opened = Pretrained.load(facts, *EMBEDDING_FAMILIES)
+        vectors = vectors_of(opened, direction=self.direction)
+        word = facts.preparation.line(self.word)
+        found = [one for text in self.sentences for one in vectors.word(text, word)]
         if len(found) < 2:
             raise ConfigError(f'"{word}" occurs only once: add a sentence with it')
         from transformer_jax.visual.words import cosines, word_vectors_html

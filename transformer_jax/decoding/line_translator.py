@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
@@ -85,8 +86,16 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         *,
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
+        preparation: Preparation | None = None,
     ):
         """Takes a tokenizer and the configuration of a model.
+
+        Args:
+            tokenizer: The tokenizer of the model.
+            config: The configuration of the model.
+            search: Usual settings of the search.
+            batching: Batch sizes.
+            preparation: The preparation of texts in training; None if they come prepared.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -94,7 +103,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         self.vocab = config.decoder_vocab_size or config.vocab_size
         check_vocabulary(tokenizer, self.vocab, config.vocab_size)
         self.tokenizer = tokenizer
-        self.search = search
+        self.search, self._preparation = search, preparation
         self.batching = batching or TranslationBatching()
         languages = tokenizer.languages
         own = len(tokenizer.prefix_ids) + len(tokenizer.suffix_ids)
@@ -103,6 +112,14 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         self.longest = min(self.batching.source_lengths[-1], config.max_length)
         self.room = self.longest - (languages.size_of_sides if languages else own)
         self.counts: collections.Counter[str] = collections.Counter()
+
+    def prepared(self, line: str) -> str:
+        """Returns a source as in training."""
+        return line if self._preparation is None else self._preparation.source(line)
+
+    def prepared_target(self, line: str) -> str:
+        """Returns a target as in training."""
+        return line if self._preparation is None else self._preparation.line(line)
 
     def frames(self, directions: Directions, count: int) -> list[Frame]:
         """Returns the special tokens of the next ``count`` lines.
@@ -152,7 +169,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         """
         config = search or self.search
         self.check(config)
-        remaining, number, each = iter(lines), 0, each_direction(directions)
+        remaining, number, each = map(self.prepared, lines), 0, each_direction(directions)
         while window := list(itertools.islice(remaining, self.batching.window)):
             yield from self._translations(window, config, number, each, find)
             number += len(window)
@@ -196,7 +213,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         """Returns each line's framed ids, and whether it was cut; ``earlier`` lines precede them.
 
         Args:
-            lines: Sentences.
+            lines: Prepared sentences.
             frames: The special tokens of each; None uses the default direction.
             earlier: Number of earlier lines, for messages.
 
@@ -310,7 +327,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             ConfigError: A language is unknown or missing.
             DataError: The line is too long, and ``batching.too_long`` is ``error``.
         """
-        [frame] = self.frames(direction, 1)
+        line, [frame] = self.prepared(line), self.frames(direction, 1)
         [source], _ = self.encode([line], [frame], number)
         return self._sequence(line, source, frame, config, number=number)
 

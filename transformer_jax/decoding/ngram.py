@@ -100,6 +100,8 @@ class NgramLanguageModel(CausalTextGenerator):
                 f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: "
                 f"give one per text"
             )
+        texts = [self.prepare(text) for text in texts]
+        prompts = [self.prepare(prompt) for prompt in prompts or ()]
         rows = self.tokenizer.encode_batch(texts)
         self.counts["unknown"] += unknown_texts(texts, self.tokenizer)
         before = self.tokenizer.encode_batch(prompts) if prompts else [[] for _ in texts]

@@ -150,8 +150,10 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
     Attributes:
         end_tokens: Tokens that end a text; None uses the tokenizer's.
         adapters: Names of the adapters that a request may choose.
+        prepare: Prepares a prompt or a text to score as in training; by default they come prepared.
     """
 
+    prepare: Callable[[str], str] = staticmethod(str)
     end_tokens: tuple[int, ...] | None = None
     adapters: tuple[str, ...] = ()
 
@@ -264,7 +266,7 @@ class CausalTextGenerator(TextGenerator[GenerationConfig]):
             known = ", ".join(self.adapters) or "none: see with_adapters"
             raise ConfigError(f"adapter is {request.adapter}: there are {known}")
         given = request.prompt_ids
-        read = self.prompt_tokens(request.prompt) if given is None else list(given)
+        read = self.prompt_tokens(self.prepare(request.prompt)) if given is None else list(given)
         shown = self.tokenizer.decode(read)
         for sample in range(request.num_return_sequences if request.num_beams == 1 else 1):
             yield GenerationSequence(

@@ -17,6 +17,7 @@ from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.decoding.exhaustive import Scorer
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.inspect_search import BeamSearch
@@ -53,15 +54,25 @@ class Translator(LineTranslator):
         *,
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
+        preparation: Preparation | None = None,
     ):
         """Takes ``model``, an encoder-decoder or the pair ``(graph, params)`` that it splits into.
+
+        Args:
+            model: The trained model.
+            tokenizer: The tokenizer of the model.
+            search: Usual settings of the search.
+            batching: Batch sizes.
+            preparation: The preparation of texts in training; None if they come prepared.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
         self._given, params = split_model(model)
         config = nnx.merge(self._given, params).config
-        super().__init__(tokenizer, config, search=search, batching=batching)
+        super().__init__(
+            tokenizer, config, search=search, batching=batching, preparation=preparation
+        )
         self.graph, self._params = prepared(self._given, params)
         sizes, longest = self.batching.source_lengths, config.max_length
         self.shapes = (*(size for size in sizes if size < longest), longest)
@@ -123,6 +134,8 @@ class Translator(LineTranslator):
                 f"must be one a line, in "
                 f"the same order"
             )
+        sources = list(map(self.prepared, sources))
+        targets = list(map(self.prepared_target, targets))
         frames = self.frames(directions, len(sources))
         read, _ = self.encode(sources, frames)
         written, given = self.encode_targets(targets, frames), self.given
@@ -158,7 +171,7 @@ class Translator(LineTranslator):
         if not tokens:
             return translation, []
         [frame] = self.frames(direction, 1)
-        [source], _ = self.encode([line], [frame])
+        [source], _ = self.encode([self.prepared(line)], [frame])
         whole = [*frame.begins, *tokens]
         size = max(self.shape(len(source)), self.shape(len(whole)))
         forced = self._forced([source], [whole], round_up_rows(1, self.params), size, best)

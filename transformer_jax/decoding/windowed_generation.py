@@ -85,8 +85,9 @@ class ContextTextGenerator(CausalTextGenerator):
                 f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: "
                 f"give one per text"
             )
-        ids = self.tokenizer.encode_batch(list(texts))
-        before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
+        texts, prompts = [self.prepare(text) for text in texts], prompts or [""] * len(texts)
+        ids = self.tokenizer.encode_batch(texts)
+        before = self.tokenizer.encode_batch([self.prepare(prompt) for prompt in prompts])
         self.counts["unknown"] += unknown_texts(texts, self.tokenizer)
         known = [self.start.read(context) for context in before]
         values = self.log_probs(ids, known)

@@ -14,23 +14,21 @@ from jaxtyping import PyTree
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.trees import default_device, flatten_dict
-from transformer_jax.inference.load_run import chosen_checkpoint, load
-from transformer_jax.inference.runs import (
+from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.pretrained import (
+    Pretrained,
     abstract_model,
-    family,
-    is_ngram_run,
-    model_config,
-    of_training,
+    chosen_checkpoint,
     open_directory,
+    read_facts,
 )
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
-from transformer_jax.interop.hf_run_directory import HFRunDirectory, model_of
+from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.parallel.placement import mesh_of, shard_parameters
-from transformer_jax.recipes.registry import recipe_of
-from transformer_jax.runs.run_directory import RunDirectory
+from transformer_jax.runs.manifest import is_optimizer_file
 from transformer_jax.training.adapters import (
     Adapter,
     check_base,
@@ -56,26 +54,26 @@ Adapters = Mapping[str, str | os.PathLike[str]]
 HEAD = "head/table"  # table of an untied output layer
 
 
-def named_family(base: RunDirectory) -> tuple[ModelFamily, Model]:
+def named_family(base: Facts) -> tuple[ModelFamily, Model]:
     """Returns the Hugging Face family of a base, and the base as a model of the family.
 
     Raises:
         ConfigError: No family has the architecture, or only with a different order of axes.
     """
-    if isinstance(base, HFRunDirectory):
-        return base.folder.family, base.folder.model
-    fields = base.read_config()
-    if is_ngram_run(base):
-        raise ConfigError(f"{base.path}: an n-gram model, which has no linear maps")
+    if base.family is not None:
+        return base.family
+    fields = base.record
+    if base.kind == "ngram":
+        raise ConfigError(f"{base.source}: an n-gram model, which has no linear maps")
     try:
-        model = model_of(fields, family(base), recipe_of(base).task_fields(fields))
+        model = model_of(fields, base.kind, base.task_fields)
         plan = choose_family(model, (fields.get("published") or {}).get("fields"))
     except ConfigError as error:
-        raise ConfigError(f"{base.path}: PEFT has no names for its parameters: {error}") from None
+        raise ConfigError(f"{base.source}: PEFT has no names for its parameters: {error}") from None
     kinds = [one.config.positions.kind for one in (model, plan.model)]
     if kinds[0] != kinds[1] == "sinusoidal_halves":
         raise ConfigError(
-            f"{base.path}: PEFT has no names for its parameters: Hugging Face folders with such "
+            f"{base.source}: PEFT has no names for its parameters: Hugging Face folders with such "
             f"positions have a different order of axes"
         )
     return plan.family, plan.model
@@ -87,7 +85,7 @@ def check_adapter(path: str | os.PathLike[str]) -> Path:
     Raises:
         CheckpointError: The path has no adapter.
     """
-    folder = fetched(path, of_training)
+    folder = fetched(path, is_optimizer_file)
     if not is_peft_folder(folder) and not is_adapter_run(open_directory(folder).path):
         raise CheckpointError(
             f"{path}: no adapter: give a run trained with --lora.rank, or a folder in PEFT's format"
@@ -96,7 +94,7 @@ def check_adapter(path: str | os.PathLike[str]) -> Path:
 
 
 def open_adapter(
-    path: str | os.PathLike[str], base: RunDirectory, params: PyTree, checkpoint: str = "best"
+    path: str | os.PathLike[str], base: Facts, params: PyTree, checkpoint: str = "best"
 ) -> Adapter:
     """Loads the adapter of a run or of a folder in PEFT's format, for a base.
 
@@ -104,7 +102,7 @@ def open_adapter(
 
     Args:
         path: The run or the folder.
-        base: The directory of the base.
+        base: Facts of the base.
         params: The parameters of the base.
         checkpoint: The checkpoint of a run.
 
@@ -123,29 +121,29 @@ def open_adapter(
     which, average = chosen_checkpoint(checkpoint)
     adapter, _ = of_run(open_directory(folder).path, which, average)
     _check_vocabulary(path, adapter, params, base)
-    check_base(adapter, params, str(path), str(base.path))
+    check_base(adapter, params, str(path), str(base.source))
     return adapter
 
 
 def _check_vocabulary(
-    path: str | os.PathLike[str], adapter: Adapter, params: PyTree, base: RunDirectory
+    path: str | os.PathLike[str], adapter: Adapter, params: PyTree, base: Facts
 ) -> None:
     """Refuses a base without the tokens that were added when an adapter was trained."""
     leaves = flatten_dict(params)
     if any(max(adapter.tokens) >= len(leaves.get(name, ())) for name in adapter.rows):
         raise ConfigError(
             f"{path}: was trained with rows of {plural(len(adapter.tokens), 'token')}, some of "
-            f"which {base.path} lacks: load that run itself"
+            f"which {base.source} lacks: load that run itself"
         )
 
 
-def _merge(path: str | os.PathLike[str], base: RunDirectory) -> str:
+def _merge(path: str | os.PathLike[str], base: Facts) -> str:
     """Returns the command that merges adapters into their base."""
     path = os.fspath(path).rstrip("/")
-    return command("merge", base.path, "--adapter", path, "--output", f"{path}-merged")
+    return command("merge", base.source, "--adapter", path, "--output", f"{path}-merged")
 
 
-def _check_rows(path: str | os.PathLike[str], adapter: Adapter, base: RunDirectory) -> None:
+def _check_rows(path: str | os.PathLike[str], adapter: Adapter, base: Facts) -> None:
     """Refuses an adapter with trained token rows, since all prompts of a batch share one table."""
     if adapter.rows:
         raise ConfigError(
@@ -155,7 +153,7 @@ def _check_rows(path: str | os.PathLike[str], adapter: Adapter, base: RunDirecto
         )
 
 
-def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[str, Adapter]:
+def open_adapters(paths: Adapters, base: Facts, params: PyTree) -> dict[str, Adapter]:
     """Loads several adapters of one base, by name.
 
     Raises:
@@ -176,38 +174,41 @@ def open_adapters(paths: Adapters, base: RunDirectory, params: PyTree) -> dict[s
     return found
 
 
-def with_adapters_of(path: Path, model: tuple[Any, Any], adapters: Adapters) -> tuple[Any, Any]:
-    """Returns graph and parameters of a model with several adapters, chosen per row.
+def with_adapters_of(base: Pretrained, adapters: Adapters) -> Pretrained:
+    """Returns a model with several adapters, chosen per row; ``base`` is unchanged.
 
     Args:
-        path: The base.
-        model: The graph and parameters of the base.
+        base: An opened decoder.
         adapters: Runs with adapters, or folders in PEFT's format, by name.
 
     Raises:
         CheckpointError: A path has no adapter, or an adapter is damaged or belongs to another base.
         ConfigError: An adapter has further trained parameters.
     """
-    graph, params = model
-    found = open_adapters(adapters, open_directory(path), params)
-    graph, state = nnx.split(with_choice(nnx.merge(graph, params), list(found.values())))
-    return graph, nnx.to_pure_dict(state)
+    graph, params = base.model
+    opened = open_adapters(adapters, base.facts, params)
+    graph, state = nnx.split(with_choice(nnx.merge(graph, params), list(opened.values())))
+    # The texts of a run begin and end as in its training, those of a PEFT folder as the base's.
+    texts = {
+        name: base.facts if is_peft_folder(check_adapter(path)) else read_facts(path)
+        for name, path in adapters.items()
+    }
+    texts = {name: dataclasses.replace(facts, files=None) for name, facts in texts.items()}
+    return dataclasses.replace(base, model=(graph, nnx.to_pure_dict(state)), adapters=texts)
 
 
 def load_adapted(
-    path: Path,
+    facts: Facts,
     adapters: Adapters,
-    checkpoint: str = "best",
     *,
     dtype: Literal["float32", "bfloat16"] | None = None,
     change: Callable[[Any], Any] = lambda config: config,
-) -> tuple[tuple[Any, Any], Any]:
-    """Loads a decoder with several adapters, for :func:`.load_language`, and its tokenizer.
+) -> Pretrained:
+    """Loads a decoder with several adapters.
 
     Args:
-        path: The base, a run or a Hugging Face folder.
+        facts: Facts of the base.
         adapters: See :func:`with_adapters_of`.
-        checkpoint: The checkpoint of the base.
         dtype: Data type of computation; None is the base's.
         change: Function that changes the configuration of the base.
 
@@ -223,23 +224,20 @@ def load_adapted(
         compute = dataclasses.replace(config.compute, dtype=dtype or config.compute.dtype)
         return dataclasses.replace(config, compute=compute)
 
-    model, tokenizer = load(path, checkpoint, kind="decoder", change=changed)
-    return with_adapters_of(path, model, adapters), tokenizer
+    return with_adapters_of(Pretrained.load(facts, "decoder", change=changed), adapters)
 
 
 def load_merged(
-    path: Path,
+    facts: Facts,
     adapter: str | os.PathLike[str],
-    checkpoint: str = "best",
     *,
     change: Callable[[Any], Any] = lambda config: config,
-) -> tuple[tuple[Any, Any], Any]:
-    """Loads a decoder with an adapter merged into its weights, and its tokenizer.
+) -> Pretrained:
+    """Loads a decoder with an adapter merged into its weights.
 
     Args:
-        path: The base, a run or a Hugging Face folder.
+        facts: Facts of the base.
         adapter: A run that was trained with adapters on it, or a folder in PEFT's format.
-        checkpoint: The checkpoint of the base.
         change: Function that changes the configuration of the base.
 
     Raises:
@@ -247,17 +245,16 @@ def load_merged(
         ConfigError: See :func:`load_adapted`.
     """
     check_adapter(adapter)  # check it before loading the base
-    (graph, params), tokenizer = load(path, checkpoint, kind="decoder", change=change)
-    run = open_directory(path)
-    whole, _ = merge_into(run, params, adapter)
+    base = Pretrained.load(facts, "decoder", change=change)
+    graph, params = base.model
+    whole, _ = merge_into(base.facts, params, adapter)
     if has_new_head(whole, params):
-        config = change(model_config(run))
-        head = dataclasses.replace(config.head, tie_word_embeddings=False)
-        model = abstract_model(run, dataclasses.replace(config, head=head))
+        head = dataclasses.replace(base.facts.layers.head, tie_word_embeddings=False)
+        model = abstract_model(base.facts, dataclasses.replace(base.facts.layers, head=head))
         graph = nnx.graphdef(with_attention_kernels(model, default_device()))
-    if (mesh := mesh_of(params)) is not None:
-        return (graph, shard_parameters(graph, whole, mesh)), tokenizer
-    return (graph, jax.device_put(whole)), tokenizer
+    mesh = mesh_of(params)
+    placed = jax.device_put(whole) if mesh is None else shard_parameters(graph, whole, mesh)
+    return dataclasses.replace(base, model=(graph, placed))
 
 
 def has_new_head(whole: PyTree, params: PyTree) -> bool:
@@ -266,7 +263,7 @@ def has_new_head(whole: PyTree, params: PyTree) -> bool:
 
 
 def merge_into(
-    base: RunDirectory, params: PyTree, path: str | os.PathLike[str]
+    base: Facts, params: PyTree, path: str | os.PathLike[str]
 ) -> tuple[dict[Any, Any], int]:
     """Merges an adapter into parameters; returns them and the number of changed maps and tables.
 
@@ -287,12 +284,12 @@ def merge_into(
     if missing := sorted(set(itself) - set(leaves) - new):
         raise ConfigError(
             f"{path}: was trained with further parameters ({missing[0]}), "
-            f"which {base.path} lacks: load or merge that run itself"
+            f"which {base.source} lacks: load or merge that run itself"
         )
     if any(f"{name}/kernel" not in leaves for name in adapter.params):
         raise ConfigError(
-            f"{base.path}: its layers are scanned, but an adapter in PEFT's format has separate "
-            f"ones: export {base.path} to a Hugging Face folder, and use that"
+            f"{base.source}: its layers are scanned, but an adapter in PEFT's format has separate "
+            f"ones: export {base.source} to a Hugging Face folder, and use that"
         )
     adapter = dataclasses.replace(adapter, itself=itself)
     return merge_adapter(adapter, params), len(adapter.params) + len(itself) * bool(new)

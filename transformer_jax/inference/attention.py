@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,14 +19,15 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.inference.base import warn_of_texts
 from transformer_jax.inference.generation_settings import changes_of
-from transformer_jax.inference.runs import open_directory, text_start
-from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.visual.attention import (
     AttentionMaps,
     attention_html,
     plot_attention,
     translation_maps,
 )
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = [
     "DecoderAttention",
@@ -168,13 +169,15 @@ def translation_attention(
     """
     tokenizer = translator.tokenizer
     [frame] = translator.frames(direction, 1)
+    read = translator.prepared(source)
     with warn_of_texts(translator.counts):
-        [ids], _ = translator.encode([source], [frame])
+        [ids], _ = translator.encode([read], [frame])
     if target is None:
         [found] = translator.translate([source], search, direction)
         text, written = found.text, [*frame.begins, *found.tokens]
     else:
-        text, [written] = target, translator.encode_targets([target], [frame])
+        text = translator.prepared_target(target)
+        [written] = translator.encode_targets([text], [frame])
     if len(written) > translator.longest:
         raise DataError(
             f"the target has {plural(len(written), 'token')}: at most {translator.longest} are "
@@ -182,13 +185,13 @@ def translation_attention(
         )
     inputs = [tokenizer.bos, *written[:-1]]
 
-    read, lengths = translator.fill_sources([ids], 1, len(ids))
-    weights = translator.attend(translator.params, read, np.asarray([inputs], np.int32), lengths)
+    filled, lengths = translator.fill_sources([ids], 1, len(ids))
+    weights = translator.attend(translator.params, filled, np.asarray([inputs], np.int32), lengths)
     weights = {kind: np.asarray(array) for kind, array in weights.items()}
     start = _pieces(tokenizer, [tokenizer.bos])[0]
     columns = _readable(translator.source_names(ids))
     maps = translation_maps(columns, _pieces(tokenizer, written), weights, start=start)
-    return TextAttention(str(source), text, maps)
+    return TextAttention(str(read), text, maps)
 
 
 def decoder_attention(
@@ -225,8 +228,6 @@ class TranslatorAttention:
     """Mixin: the attention of an encoder-decoder."""
 
     _usual: Any
-    _prepare: Any
-    _prepare_target: Any
     _direction: Any
 
     def _refuse_engine(self) -> Translator:
@@ -255,8 +256,8 @@ class TranslatorAttention:
             ConfigError: The model runs on CTranslate2, or has no attention.
             DataError: The target is longer than the model's positions.
         """
-        translator, source = self._refuse_engine(), self._prepare(one_text(text))
-        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        translator, source = self._refuse_engine(), one_text(text)
+        given = None if target is None else one_text(target, "target")
         search = TRANSLATION.changed(**self._usual | changes_of(None, settings))
         return translation_attention(translator, source, given, search, self._direction(from_, to))
 
@@ -264,10 +265,7 @@ class TranslatorAttention:
 class DecoderAttention:
     """Mixin: the attention of a decoder."""
 
-    model: Any
-    tokenizer: Any
-    _path: Path
-    _prepare: Any
+    _opened: "Pretrained"
 
     def attention(self, text: str) -> TextAttention:
         """Returns the attention weights of every layer and head for a text.
@@ -277,12 +275,11 @@ class DecoderAttention:
             ConfigError: The model is an n-gram model, or runs on CTranslate2.
             DataError: The text is longer than the model's context.
         """
-        if not isinstance(self.model, Decoder):
-            raise ConfigError(f"{self._path}: attention needs a decoder that runs on JAX")
-        graph, state = nnx.split(self.model)
-        start = text_start(open_directory(self._path), self.tokenizer)
-        model = graph, nnx.to_pure_dict(state)
-        return decoder_attention(model, self.tokenizer, self._prepare(one_text(text)), start=start)
+        opened, facts = self._opened, self._opened.facts
+        if not opened.on_jax:
+            raise ConfigError(f"{facts.source}: attention needs a decoder that runs on JAX")
+        read, start = facts.preparation.text(one_text(text)), facts.text_start(opened.tokenizer)
+        return decoder_attention(opened.model, opened.tokenizer, read, start=start)
 
 
 def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
@@ -297,7 +294,7 @@ def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
     """
     tokens, weights = vectors.attention(*texts)
     maps = translation_maps(_readable(tokens), [], {"encoder": weights})
-    return TextAttention("\t".join(texts), "", maps)
+    return TextAttention("\t".join(map(vectors.prepared, texts)), "", maps)
 
 
 def one_text(text: Any, what: str = "text") -> str:

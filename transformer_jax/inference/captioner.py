@@ -9,6 +9,7 @@ from jaxtyping import Float32
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.languages import Frame
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
@@ -52,6 +53,7 @@ class ImageCaptioner(Translator):
         *,
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
+        preparation: Preparation | None = None,
     ):
         """Initializes it with a captioner, a module or a pair ``(graph, params)``.
 
@@ -59,9 +61,15 @@ class ImageCaptioner(Translator):
             ConfigError: The tokenizer has more tokens than the model.
         """
         batching = TranslationBatching(rows=_ROWS) if batching is None else batching
-        super().__init__(model, tokenizer, search=search, batching=batching)
+        super().__init__(
+            model, tokenizer, search=search, batching=batching, preparation=preparation
+        )
         self.room = self.longest  # a picture has no special tokens
         self.image = nnx.merge(*split_model(model)).encoder.config.image
+
+    def prepared(self, line: str) -> str:
+        """Returns the picture, whose pixels are preprocessed."""
+        return line
 
     def source_names(self, source: Any) -> list[str]:
         """Returns the row and column of each patch, from 1, after the names of other embeddings."""

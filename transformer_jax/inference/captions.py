@@ -4,8 +4,7 @@ import functools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flax import nnx
@@ -42,30 +41,31 @@ from transformer_jax.inference.generation_settings import (
 from transformer_jax.inference.hf_captions import HFCaptionGenerator
 from transformer_jax.inference.hf_generation import SEARCH_HERE
 from transformer_jax.inference.images import pictures_of
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import GeneratedText
-from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.parallel.placement import mesh_of
 from transformer_jax.visual.heat_maps import HeatMaps, word_maps
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["CaptionPredictor", "encoder_of"]
 
 Image = str | os.PathLike[str] | np.ndarray
 
 
-def encoder_of(path: str | os.PathLike[str]) -> TransformerConfig:
+def encoder_of(facts: "Facts") -> TransformerConfig:
     """Returns the configuration of the image encoder of a stored captioner or image model.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    run = open_directory(path)
-    fields = run.read_config()
+    fields = facts.record
     try:
         return from_dict(TransformerConfig, fields.get("encoder") or fields["model"])
     except (ConfigError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{run.config}: encoder: {error}: damaged?") from None
+        raise CheckpointError(f"{facts.file}: encoder: {error}: damaged?") from None
 
 
 class CaptionPredictor(Predictor):
@@ -77,19 +77,17 @@ class CaptionPredictor(Predictor):
         batch_size: Maximum number of pictures per batch with a folder's generation config.
     """
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        loaded = load(path, checkpoint, kind="captioner")
-        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
-        self.captioner = ImageCaptioner(*loaded)
-        fields = open_directory(path).read_config()
-        self.form = pictures_of(fields, self.captioner.image)
-        self._prepare_target = as_trained(path)
-        self._path, self._loaded, self.batch_size = path, loaded, 32
+    def __init__(self, opened: "Pretrained"):
+        self._opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
+        facts = opened.facts
+        self.captioner = ImageCaptioner(
+            opened.model, opened.tokenizer, preparation=facts.preparation
+        )
+        self.form, self.batch_size = pictures_of(facts.record, self.captioner.image), 32
         # Folders of transformers, and runs that were converted from one, have a generation config.
-        self._published = "published" in fields and "evaluation" not in fields
-        usual = search_settings(path)
+        self._published = "published" in facts.record and "evaluation" not in facts.record
         # The length limit of a caption does not depend on the picture.
-        self._usual = usual | {"max_len_a": 0.0}
+        self._usual = search_settings(facts) | {"max_len_a": 0.0}
 
     def __call__(
         self,
@@ -138,7 +136,7 @@ class CaptionPredictor(Predictor):
     @functools.cached_property
     def folder_generator(self) -> HFCaptionGenerator:
         """The function from pictures to captions by the folder's generation config."""
-        return HFCaptionGenerator(self._path, self._loaded, batch=self.batch_size)
+        return HFCaptionGenerator(self._opened, batch=self.batch_size)
 
     def follows_folder(self, generation_config: ConfigChoice, settings: Mapping[str, Any]) -> bool:
         """Returns whether the generation config of the folder decides about a call.
@@ -159,10 +157,10 @@ class CaptionPredictor(Predictor):
         if mesh_of(nnx.state(self.model)) is not None:
             here.append("a mesh")
         if here:
-            own = open_directory(self._path).read_config()["published"]["generation"]
-            names = ", ".join(unused_settings(own, settings))
+            facts = self._opened.facts
+            names = ", ".join(unused_settings(facts.record["published"]["generation"], settings))
             log(
-                f"{self._path}: its generation config{names and f' ({names})'} is not applied, "
+                f"{facts.source}: its generation config{names and f' ({names})'} is not applied, "
                 f"since transformers does not search with {', '.join(here)}"
             )
         return not here
@@ -193,7 +191,7 @@ class CaptionPredictor(Predictor):
         """
         if target is None and self.follows_folder(None, settings):
             target, settings = str(self(image, **settings)), {}
-        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        given = None if target is None else one_text(target, "target")
         search = self.search(None, settings)
         return translation_attention(self.captioner, self.picture(image, 1), given, search)
 

@@ -82,7 +82,8 @@ class ChatModel:
     the rest is computed. Answers are the same as without a cache.
 
     Attributes:
-        language: The language model, with the template's end token.
+        language: The language model, with the template's end token, which prepares messages as
+            prompts.
         encoder: Encoder of conversations.
     """
 
@@ -96,7 +97,7 @@ class ChatModel:
         self._kept = KeptContext()
 
     def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "PendingAnswer":
-        """Returns the answer to a conversation, before its first token.
+        """Returns the answer to a conversation of prepared messages, before its first token.
 
         Raises:
             ConfigError: The template is refused.
@@ -122,49 +123,38 @@ class ChatModel:
         reserve = min(request.new_tokens(0), context // 4)
         return fit_messages(self.encoder, messages, context - reserve, context // 2, context)
 
-    def request(
-        self, request: GenerationRequest, prepare: Callable[[str], str] = lambda text: text
-    ) -> GenerationRequest:
+    def request(self, request: GenerationRequest) -> GenerationRequest:
         """Replaces the conversation of a request, if any, by its ids for ``language``.
-
-        Args:
-            request: Any request.
-            prepare: Preprocesses the text of a message as in training.
 
         Raises:
             DataError: The conversation does not fit in the context, or the template refuses it.
         """
         if request.messages is None:
             return request
-        messages = _prepared(request.messages, prepare)
+        messages = self.prepared(request.messages)
         ids, _ = self._fit(messages, request)
         self._count(messages)
         return dataclasses.replace(request, prompt_ids=tuple(ids))
 
-    def dropped(self, request: GenerationRequest, prepare: Callable[[str], str]) -> int:
+    def dropped(self, request: GenerationRequest) -> int:
         """Returns the number of oldest messages of a request that do not fit into the context.
-
-        Args:
-            request: A request with a conversation.
-            prepare: Preprocesses the text of a message as in training.
 
         Raises:
             DataError: The conversation does not fit in the context, or the template refuses it.
         """
-        return self._fit(_prepared(request.messages or (), prepare), request)[1]
+        return self._fit(self.prepared(request.messages or ()), request)[1]
+
+    def prepared(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Returns messages with the texts that the model reads."""
+        prepare = self.language.prepare
+        return [{**one, "content": prepare(one["content"])} for one in messages]
 
     def answer(self, messages: Sequence[Message], request: GenerationRequest) -> Continuation:
         """Returns the answer to a conversation; see :meth:`sequence`."""
-        answer = self.sequence(messages, request)
+        answer = self.sequence(self.prepared(messages), request)
         for _ in answer.stream():
             pass
         return answer.sequence.done()
-
-
-def _prepared(
-    messages: Sequence[Mapping[str, Any]], prepare: Callable[[str], str]
-) -> list[Message]:
-    return [{**one, "content": prepare(one["content"])} for one in messages]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +195,7 @@ class ChatSession:
 
     def set_system(self, text: str | None) -> None:
         """Sets the system prompt and forgets the conversation; None or "" removes the prompt."""
+        text = self._model.language.prepare(text or "")
         self.messages = [{"role": "system", "content": text}] if text else []
         self.dropped = 0
 
@@ -235,7 +226,8 @@ class ChatSession:
             DataError: The message is too long, or the template refuses it; the message is then
                 discarded.
         """
-        start, said = self._start, {"role": "user", "content": text}
+        said = {"role": "user", "content": self._model.language.prepare(text)}
+        start = self._start
         seen: list[Any] = [*self.messages[:start], *self.messages[start + self.dropped :], said]
         new = [one["content"] for one in (seen if not self.messages[start:] else [said])]
         self.counts = {"unknown": unknown_texts(new, self._model.language.tokenizer)}

@@ -1,20 +1,22 @@
 """Language models that answer conversations, from run directories and Hugging Face folders."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ConfigError, command
-from transformer_jax.inference.load_run import load_language
-from transformer_jax.inference.runs import open_directory, refuse_others
+from transformer_jax.inference.facts import Facts, StoredChat
+from transformer_jax.inference.pretrained import Pretrained
 
 if TYPE_CHECKING:
     from transformer_jax.data.chat.encoding import ChatEncoder
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.decoding.text_generation import CausalTextGenerator
     from transformer_jax.inference.chat_session import ChatModel
 
-__all__ = ["answering", "encoder_of", "load_chat", "special_names", "template_of"]
+__all__ = ["answering", "encoder_in", "encoder_of", "load_chat", "special_names", "template_of"]
 
 
 def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
@@ -29,43 +31,56 @@ def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
     return {f"{role}_token": tokenizer.name(getattr(tokenizer, role)) for role in roles}
 
 
-def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) -> "ChatEncoder":
+def encoder_of(
+    path: Path, chat: StoredChat, tokenizer: "Tokenizer", template: str | None = None
+) -> "ChatEncoder":
     """Returns the encoder of conversations of a model.
 
     Args:
-        path: A run directory or a Hugging Face folder.
+        path: Its folder, for messages.
+        chat: The chat template of the folder.
         tokenizer: Tokenizer of the model.
         template: A built-in chat template, a file or a folder; None is the model's.
 
     Raises:
         ConfigError: There is no chat template, or it does not match the tokenizer.
     """
-    from dataclasses import replace
-
     from transformer_jax.data.chat.encoding import ChatEncoder
-    from transformer_jax.data.chat.template import built_in, find_template, named_template
-    from transformer_jax.data.chat.token_names import token_names
+    from transformer_jax.data.chat.template import built_in, named_template
 
-    found = find_template(Path(path)) if template is None else named_template(template)
+    if template is None and chat.error is not None:
+        raise chat.error
+    found = chat.template if template is None else named_template(template)
     if found is None:
         raise ConfigError(
             f"{path}: has no chat template: name one with --template ({', '.join(built_in())}, a "
             f"file or a folder), or train the model on conversations, see "
             f"{command('instruct', 'sft', '--init-from', path, '--help')}"
         )
-    special = found.special if found.special is not None else token_names(Path(path))
+    if found.special is None and chat.error is not None:
+        raise chat.error
+    special = found.special if found.special is not None else chat.names
     special = special_names(tokenizer) if special is None else special
-    found = replace(found, special=special)
+    found = dataclasses.replace(found, special=special)
     encoder = ChatEncoder(tokenizer, found)
     encoder.end_tokens  # noqa: B018  (refuses the template at once)
     return encoder
 
 
-def template_of(path: Path, adapters: Sequence[str | os.PathLike[str] | None] = ()) -> str | None:
+def encoder_in(folder: Path, tokenizer: "Tokenizer", template: str | None = None) -> "ChatEncoder":
+    """Returns the encoder of conversations of a folder that is not opened, as in training.
+
+    Raises:
+        ConfigError: See :func:`encoder_of`.
+    """
+    return encoder_of(folder, StoredChat.read(folder), tokenizer, template)
+
+
+def template_of(facts: Facts, adapters: Sequence[str | os.PathLike[str] | None] = ()) -> str | None:
     """Returns the folder with the chat template of conversations: of their adapters, or None.
 
     Args:
-        path: The base.
+        facts: Facts of the base.
         adapters: The adapter of each conversation; None is the base alone.
 
     Returns:
@@ -77,16 +92,16 @@ def template_of(path: Path, adapters: Sequence[str | os.PathLike[str] | None] = 
     from transformer_jax.data.chat.template import find_template
     from transformer_jax.inference.adapters import check_adapter
 
-    base = open_directory(path).path
-    texts: dict[str | None, str | os.PathLike[str]] = {}
-    chosen = None
+    if facts.chat.error is not None:
+        raise facts.chat.error
+    base, texts, chosen = facts.chat.template, dict[str | None, str | os.PathLike[str]](), None
     for adapter in dict.fromkeys(adapters):
-        folder = base if adapter is None else check_adapter(adapter)
-        found = find_template(folder)
-        if found is not None and folder != base:
+        folder = None if adapter is None else check_adapter(adapter)
+        found = None if folder is None else find_template(folder)
+        if found is not None and folder != facts.source:
             chosen = str(folder)
-        found = found or find_template(base)
-        texts[None if found is None else found.text] = adapter or path
+        found = found or base
+        texts[None if found is None else found.text] = adapter or facts.source
     if len(texts) > 1:
         one, other, *_ = texts.values()
         raise ConfigError(
@@ -96,53 +111,52 @@ def template_of(path: Path, adapters: Sequence[str | os.PathLike[str] | None] = 
 
 
 def load_chat(
-    path: Path,
-    checkpoint: str = "best",
+    facts: Facts,
     *,
     template: str | None = None,
     adapter: str | os.PathLike[str] | None = None,
     change: Callable[[Any], Any] = lambda config: config,
     **how: Any,
 ) -> "ChatModel":
-    """Loads the language model of a run, to answer conversations.
+    """Loads a decoder to answer conversations.
 
     Args:
-        path: The run directory or Hugging Face folder.
-        checkpoint: The checkpoint, see :func:`~.load_run.chosen_checkpoint`.
+        facts: Facts of the decoder.
         template: A built-in chat template, a file or a folder; None is the adapter's, or else the
             model's.
         adapter: A run with adapters on the model, or a folder in PEFT's format, merged into it.
         change: Function that changes the configuration; the parameters must still fit.
-        **how: As for :func:`~.load_run.load_language`.
+        **how: As for :meth:`.Pretrained.language`.
 
     Raises:
-        ConfigError: The run is of another family, or has no chat template.
-        CheckpointError: The run does not exist, or its files are damaged or do not match.
+        ConfigError: The model is of another family, or has no chat template.
+        CheckpointError: Its files are damaged or do not match.
     """
-    directory = open_directory(path)
-    refuse_others(directory, ("decoder",))
-    loaded = None
+    facts.require("decoder")
     if adapter is None:
         # Refuse it before loading the parameters.
-        encoder_of(directory.path, directory.load_tokenizer(), template)
+        encoder_of(facts.source, facts.chat, facts.tokenizer, template)
+        opened = Pretrained.load(facts, change=change)
     else:
         from transformer_jax.data.chat.template import named_template
         from transformer_jax.inference.adapters import load_merged
 
-        template = template_of(path, [adapter]) if template is None else template
+        template = template_of(facts, [adapter]) if template is None else template
         if template is not None:
             named_template(template)
         # Check the adapter before the template, which may need tokens that the base lacks.
-        loaded = load_merged(path, adapter, checkpoint, change=change)
-    language = load_language(path, checkpoint, loaded=loaded, change=change, **how)
-    return answering(path, language, template)
+        opened = load_merged(facts, adapter, change=change)
+    return answering(opened.facts, opened.chat, opened.language(**how), template)
 
 
-def answering(path: Path, language: Any, template: str | None = None) -> "ChatModel":
+def answering(
+    facts: Facts, chat: StoredChat, language: "CausalTextGenerator", template: str | None = None
+) -> "ChatModel":
     """Wraps a language model to answer conversations; parameters are shared.
 
     Args:
-        path: Its run directory or Hugging Face folder.
+        facts: Facts of the model.
+        chat: The chat template of its folder.
         language: The language model.
         template: See :func:`load_chat`.
 
@@ -155,7 +169,9 @@ def answering(path: Path, language: Any, template: str | None = None) -> "ChatMo
     from transformer_jax.inference.chat_session import ChatModel
 
     if not isinstance(language, DecoderLanguageModel):
-        raise ConfigError(f"{path}: n-gram models and CTranslate2 cannot answer conversations")
-    folder, tokenizer = open_directory(path).path, language.tokenizer
+        raise ConfigError(
+            f"{facts.source}: n-gram models and CTranslate2 cannot answer conversations"
+        )
+    tokenizer = language.tokenizer
     assert isinstance(tokenizer, Tokenizer), tokenizer
-    return ChatModel(language, encoder_of(folder, tokenizer, template))
+    return ChatModel(language, encoder_of(facts.source, chat, tokenizer, template))

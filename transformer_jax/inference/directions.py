@@ -1,12 +1,13 @@
 """The directions of calls: one for all texts, or one per text."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.languages import Direction
-from transformer_jax.inference.runs import direction_of, open_directory
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["DirectedPredictor", "Languages"]
 
@@ -17,7 +18,7 @@ class DirectedPredictor:
     """Mixin: the languages of a translator."""
 
     tokenizer: Any
-    _path: Path
+    _opened: "Pretrained"
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -26,7 +27,7 @@ class DirectedPredictor:
         return () if tags is None else tags.languages
 
     def _direction(self, from_: str | None, to: str | None) -> Direction:
-        return direction_of(open_directory(self._path), self.tokenizer, Direction(from_, to))
+        return self._opened.facts.direction(self.tokenizer, Direction(from_, to))
 
     def _directions(self, from_: Languages, to: Languages, count: int) -> list[Direction]:
         """Returns the directions of ``count`` texts.

@@ -1,8 +1,7 @@
 """Sentence vectors by the encoder of a model."""
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -11,9 +10,11 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.attention import TextAttention, encoder_attention, one_text
 from transformer_jax.inference.base import listed, warn_of_texts
-from transformer_jax.inference.encoders import load_vectors, pool_of, prompt_of, prompted, skip_of
-from transformer_jax.inference.encoding.vectors import Layers, Pool, Pools
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.encoders import pools_of, prompt_of, skip_of, vectors_of
+from transformer_jax.inference.encoding.vectors import Layers, Pool
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["Embedding"]
 
@@ -22,23 +23,12 @@ class Embedding:
     """Sentence vectors by the encoder of a model.
 
     Args:
-        path: Run directory or Hugging Face checkpoint.
-        loaded: Pair of graph and parameters, and the tokenizer.
+        opened: The opened model.
         direction: The languages, for the encoder of a multilingual translator.
     """
 
-    def __init__(self, path: Path, loaded: Any, direction: Direction = DEFAULT_DIRECTION):
-        self._vectors, self._line = load_vectors(
-            path, sentences=True, loaded=loaded, direction=direction
-        )
-        self._encoder = open_directory(path)
-        # Applied below, for certain calls only.
-        self._dense, self._vectors.dense = self._vectors.dense, None
-        self._pool: Pools | ConfigError
-        try:
-            self._pool = pool_of(path, None)
-        except ConfigError as error:
-            self._pool = error
+    def __init__(self, opened: "Pretrained", direction: Direction = DEFAULT_DIRECTION):
+        self._opened, self._vectors = opened, vectors_of(opened, direction=direction)
 
     def embed(
         self,
@@ -62,23 +52,21 @@ class Embedding:
 
         Raises:
             ConfigError: A layer, pooling or prompt is unknown.
+            CheckpointError: The last layer of the sentence encoder is damaged.
         """
         if pooling == "none":
             raise ConfigError("pooling is none: choose mean or cls, for one vector per text")
-        pool = pooling or self._pool
-        if isinstance(pool, ConfigError):
-            raise pool
-        vectors, run = self._vectors, self._encoder
-        before = prompt_of(run, prompt_name, text=prompt, usual=pooling is None)
-        prepare = prompted(run, self._line, before)
-        skip = skip_of(run, vectors, before) if pooling is None else 0
-        lines = [prepare(text) for text in listed(texts)]
+        vectors, facts, own = self._vectors, self._opened.facts, pooling is None
+        pool = pools_of(facts, pooling)
+        before = prompt_of(facts, prompt_name, text=prompt, usual=own)
+        skip = skip_of(facts, vectors, before) if own else 0
         with warn_of_texts(vectors.counts):
-            made = vectors.embed(lines, layers=layers, pool=pool, skip=skip)
+            made = vectors.embed(listed(texts), layers=layers, pool=pool, prompt=before, skip=skip)
             blocks = [block.vectors for block in made]
         found = np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)
-        if self._dense is not None and pooling is None and layers == "last" and len(found):
-            found = self._dense(found)
+        dense = self._opened.sentence_layer if own and layers == "last" else None
+        if dense is not None and len(found):
+            found = dense(found)
         return np.asarray(found[0] if isinstance(texts, str) else found)
 
     def attention(self, text: str, text_pair: str | None = None) -> TextAttention:
@@ -93,4 +81,4 @@ class Embedding:
             DataError: The texts are longer than the model's length.
         """
         given = [one_text(text), *([] if text_pair is None else [one_text(text_pair)])]
-        return encoder_attention(self._vectors, [self._line(each) for each in given])
+        return encoder_attention(self._vectors, given)

@@ -1,49 +1,36 @@
-"""Loads encoders and fine-tuned models of runs and Hugging Face folders, for lines of text."""
+"""Uses of opened encoders and fine-tuned models: vectors, masked tokens, tasks."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from transformer_jax.core.errors import CheckpointError, ConfigError, command
+from transformer_jax.core.errors import ConfigError, command
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
-from transformer_jax.inference.load_run import load
-from transformer_jax.inference.runs import (
-    ENCODERS,
-    FINE_TUNED,
-    TASKS,
-    as_trained,
-    direction_of,
-    family,
-    first_token,
-    model_config,
-    open_directory,
-    refuse_others,
-    source_as_trained,
-    task_of,
-)
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.recurrent_config import RecurrentConfig
-from transformer_jax.recipes.registry import recipe_of
+from transformer_jax.inference.facts import ENCODERS, TASKS, Facts, TaskHead
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
+    from transformer_jax.inference.encoding.masked import MaskFiller
     from transformer_jax.inference.encoding.rewards import RewardRunner
     from transformer_jax.inference.encoding.task_runner import ReadingForm, TaskRunner
     from transformer_jax.inference.encoding.vectors import Embedder, Pool, Pools
-    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = [
-    "load_task",
-    "load_vectors",
-    "pool_of",
+    "EMBEDDING_FAMILIES",
+    "check_masks",
+    "check_task",
+    "mask_filler",
+    "pools_of",
     "prompt_of",
-    "prompted",
     "read_length",
-    "sentence_of",
     "similarity_of",
     "skip_of",
+    "task_runner",
     "template_of",
+    "vectors_of",
 ]
+
+EMBEDDING_FAMILIES = (*ENCODERS, "encoder-decoder")
 
 _NO_END = 1 << 30  # tokens
 # The predictions of each task's head, for messages.
@@ -58,25 +45,9 @@ _HEADS = {
 }
 
 
-def _transformer_config(run: "RunDirectory") -> TransformerConfig:
-    """Returns the configuration of a run's Transformer.
-
-    Raises:
-        CheckpointError: ``config.json`` is damaged or does not describe a model of this library.
-        ConfigError: The model is a recurrent translator.
-    """
-    config = model_config(run)
-    if isinstance(config, RecurrentConfig):
-        raise ConfigError(
-            f"{run.path}: a recurrent translator, but a Transformer is needed: try "
-            f"{command('translate', run.path)}, or the commands score and attention"
-        )
-    return config
-
-
-def read_length(run: "RunDirectory") -> int:
-    """Returns a run's encoder context length; with learned positions, the length in training."""
-    config, fields = _transformer_config(run), run.read_config()
+def read_length(facts: Facts) -> int:
+    """Returns an encoder's context length; with learned positions, the length in training."""
+    config, fields = facts.transformer, facts.record
     most = config.positions.max_length
     # A published model never reads more than its folder says.
     if "published" not in fields and (config.positions.kind != "learned" or config.decoder_layers):
@@ -90,76 +61,65 @@ def read_length(run: "RunDirectory") -> int:
     return min(most, length) if isinstance(length, int) else most
 
 
-def load_vectors(
-    path: Path,
-    checkpoint: str = "best",
+def vectors_of(
+    opened: "Pretrained",
     *,
     tokens: int | None = None,
-    sentences: bool = False,
-    prompt: str = "",
-    loaded: Any = None,
     direction: Direction = DEFAULT_DIRECTION,
-) -> "tuple[Embedder, Callable[[str], str]]":
-    """Loads the embedder of a run's encoder, and a function that preprocesses lines.
+    prepare: Callable[[str, str], str] | None = None,
+) -> "Embedder":
+    """Returns the embedder of an opened encoder, without the last layer of a sentence encoder.
 
     A sentence encoder keeps the maximum length in its configuration.
 
     Args:
-        path: The run.
-        checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
+        opened: The model, one of :data:`EMBEDDING_FAMILIES`.
         tokens: Maximum number of tokens in a batch.
-        sentences: Whether to apply a sentence encoder's layers after pooling.
-        prompt: Text to put before each line.
-        loaded: The model and the tokenizer, if already loaded.
         direction: The languages, for a multilingual translator, whose tags are read with texts.
+        prepare: Prepares a text, put after a prompt; None prepares it as in training.
 
     Raises:
-        ConfigError: The run has no encoder; a language is unknown or missing.
-        CheckpointError: The run does not exist, or is damaged.
+        ConfigError: The model is recurrent; a language is unknown or missing.
+        CheckpointError: The settings of a sentence encoder are damaged.
     """
-    run = open_directory(path)
-    kinds = (*ENCODERS, "encoder-decoder")
-    refuse_others(run, kinds)
-    prepare = source_as_trained(path)
     from transformer_jax.data.tokenizer import SpecialTokensTemplate
     from transformer_jax.inference.encoding.vectors import Embedder
 
-    model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
-    sentence = sentence_of(run)
-    length = min(read_length(run), sentence.get("length", _NO_END))
-    template: Any = template_of(run, tokenizer)
-    if tokenizer.languages is None:
-        direction_of(run, tokenizer, direction)  # refuses unknown languages
-    else:
+    facts, tokenizer = opened.facts, opened.tokenizer
+    length = min(read_length(facts), facts.sentence.get("length", _NO_END))
+    template = template_of(facts, tokenizer)
+    direction = facts.direction(tokenizer, direction)  # refuses unknown languages
+    if tokenizer.languages is not None:
         before, after = tokenizer.languages.sides(direction)
         template = SpecialTokensTemplate(before, (tokenizer.eos,), after)
-    vectors = Embedder(model, tokenizer, length=length, tokens=tokens, template=template)
-    if sentences:
-        from transformer_jax.interop.sentence_dense import read_head
+    return Embedder(
+        opened.model,
+        tokenizer,
+        length=length,
+        tokens=tokens,
+        template=template,
+        prepare=_preparation(facts) if prepare is None else prepare,
+    )
 
-        vectors.dense = read_head(run.path, sentence, vectors.width)
-    return vectors, prompted(run, prepare, prompt)
 
-
-def prompted(
-    run: "RunDirectory", prepare: Callable[[str], str], prompt: str
-) -> Callable[[str], str]:
-    """Returns a function that preprocesses a line for an encoder, with a prompt before it.
+def _preparation(facts: Facts) -> Callable[[str, str], str]:
+    """Returns a function that prepares a text for an encoder, and puts it after a prompt.
 
     Both are lower-cased if the encoder's configuration specifies so.
     """
-    if "lowercase" in sentence_of(run):
-        return lambda line: f"{prompt}{prepare(line)}".lower()
-    return (lambda line: f"{prompt}{prepare(line)}") if prompt else prepare
+    prepare = facts.preparation.source
+    if "lowercase" in facts.sentence:
+        return lambda text, prompt: f"{prompt}{prepare(text)}".lower()
+    return lambda text, prompt: f"{prompt}{prepare(text)}"
 
 
 def prompt_of(
-    run: "RunDirectory", name: str | None = None, *, text: str | None = None, usual: bool = True
+    facts: Facts, name: str | None = None, *, text: str | None = None, usual: bool = True
 ) -> str:
     """Returns the text of the prompt, chosen as in sentence-transformers.
 
     Args:
-        run: The run.
+        facts: Facts of the encoder.
         name: Name of a prompt of the sentence encoder; ``query`` and ``document`` are empty if not
             defined.
         text: Text of the prompt, which takes precedence over ``name``.
@@ -170,49 +130,47 @@ def prompt_of(
     """
     if text is not None:
         return text
-    sentence = sentence_of(run)
-    prompts = {"query": "", "document": ""} | dict(sentence.get("prompts", {}))
-    name = (sentence.get("default_prompt") if usual else None) if name is None else name
+    prompts = {"query": "", "document": ""} | dict(facts.sentence.get("prompts", {}))
+    name = (facts.sentence.get("default_prompt") if usual else None) if name is None else name
     if name is None:
         return ""
     if name not in prompts:
-        raise ConfigError(f"{run.path}: unknown prompt {name!r}: there are {', '.join(prompts)}")
+        known = ", ".join(prompts)
+        raise ConfigError(f"{facts.source}: unknown prompt {name!r}: there are {known}")
     return str(prompts[name])
 
 
-def pool_of(path: Path, pooling: "Pool | None") -> "Pools":
+def pools_of(facts: Facts, pooling: "Pool | None" = None) -> "Pools":
     """Returns ``pooling``, or else the sentence encoder's pooling, or else the mean.
 
     Raises:
         ConfigError: The pooling of the sentence encoder is not supported.
-        CheckpointError: The run does not exist, or is damaged.
+        CheckpointError: The settings of the sentence encoder are damaged.
     """
     if pooling is not None:
         return pooling
-    sentence = sentence_of(open_directory(path))
-    pool = sentence.get("pool", "mean")
+    pool = facts.sentence.get("pool", "mean")
     from transformer_jax.inference.encoding.vectors import Pool
 
     pools, others = tuple(pool.split(" and ")), "choose the pooling mean or cls, for different"
     if not {*pools} <= {*get_args(Pool)} - {"none"}:
         raise ConfigError(
-            f"{path}: sentence encoder with pooling {pool!r}, which is not supported: {others} "
-            f"vectors"
+            f"{facts.source}: sentence encoder with pooling {pool!r}, which is not supported: "
+            f"{others} vectors"
         )
-    if refused := sentence.get("refused"):
-        raise ConfigError(f"{path}: {refused[0]}, which is not supported: {others} vectors")
+    if refused := facts.sentence.get("refused"):
+        raise ConfigError(f"{facts.source}: {refused[0]}, which is not supported: {others} vectors")
     return pools[0] if len(pools) == 1 else pools  # type: ignore[return-value]
 
 
-def skip_of(run: "RunDirectory", vectors: "Embedder", prompt: str) -> int:
+def skip_of(facts: Facts, vectors: "Embedder", prompt: str) -> int:
     """Returns the number of prompt tokens that a sentence encoder excludes from pooling."""
-    sentence = sentence_of(run)
-    if not prompt or not sentence.get("excludes_prompt"):
+    if not prompt or not facts.sentence.get("excludes_prompt"):
         return 0
-    return vectors.prompt_length(prompt.lower() if "lowercase" in sentence else prompt)
+    return vectors.prompt_length(prompt.lower() if "lowercase" in facts.sentence else prompt)
 
 
-def similarity_of(run: "RunDirectory") -> tuple[str, Callable[[Any, Any], Any]]:
+def similarity_of(facts: Facts) -> tuple[str, Callable[[Any, Any], Any]]:
     """Returns the name of a sentence encoder's similarity, and the function.
 
     Raises:
@@ -220,113 +178,137 @@ def similarity_of(run: "RunDirectory") -> tuple[str, Callable[[Any, Any], Any]]:
     """
     from transformer_jax.core.numerics import cosine
 
-    name = sentence_of(run).get("similarity", "cosine")
+    name = facts.sentence.get("similarity", "cosine")
     if name not in ("cosine", "dot"):
         raise ConfigError(
-            f"{run.path}: the similarity {name!r} is not supported: choose the "
+            f"{facts.source}: the similarity {name!r} is not supported: choose the "
             f"pooling mean or cls, for the cosine"
         )
     return name, cosine if name == "cosine" else lambda a, b: (a * b).sum(-1)
 
 
-def sentence_of(run: "RunDirectory") -> dict[str, Any]:
-    """Returns the pooling settings of a sentence encoder; empty for other encoders.
+def check_masks(facts: Facts) -> None:
+    """Refuses a model that does not predict masked tokens.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged.
+        ConfigError: The message names a model or a command to use instead.
     """
-    # Loading the model checks the file; this is also read later, from Python.
-    found = run.read_config(check=False).get("sentence", {})
-    right = isinstance(found, dict) and isinstance(found.get("pool", ""), str)
-    right = right and isinstance(found.get("dense", {}), dict)
-    right = right and isinstance(found.get("prompts", {}), dict)
-    length = found.get("length", 1) if right else 0
-    if type(length) is not int or length < 1:
-        raise CheckpointError(f"{run.config}: sentence must have a pooling and a length: damaged?")
-    return found  # type: ignore[no-any-return]
-
-
-def load_task(
-    path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096, loaded: Any = None
-) -> "tuple[TaskRunner, dict[str, Any], Callable[[str], str]]":
-    """Loads a fine-tuned model, its task, and a function that preprocesses lines.
-
-    Raises:
-        ConfigError: The run has no head for any of ``tasks``; the message names the right command.
-        CheckpointError: The run does not exist, or is damaged.
-    """
-    run = open_directory(path)
-    if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
+    if facts.require(*ENCODERS) == "encoder-task":
+        begun = facts.head.init_from
+        hint = f"use the run that it was initialized from, {begun}" if begun else "pre-train"
         raise ConfigError(
-            f"{path}: pre-trained encoder without a head for {_HEADS[tasks[0]]}: fine-tune it, see "
-            f"{command('finetune', tasks[0], '--init-from', path, '--help')}"
+            f"{facts.source}: fine-tuned for the task {facts.head.kind}, it no longer has a "
+            f"masked-LM head: {hint}"
         )
-    task = task_of(run)
-    kind = task["kind"]
+    if facts.record.get("masking", {}) is None:
+        raise ConfigError(
+            f"{facts.source}: this checkpoint has an encoder without a masked-LM head: "
+            f"try {command('embed', facts.source)}"
+        )
+
+
+def mask_filler(opened: "Pretrained") -> "MaskFiller":
+    """Returns the masked-token predictor of an opened encoder, see :func:`check_masks`.
+
+    Raises:
+        ConfigError: The tokenizer has no mask token.
+    """
+    from transformer_jax.inference.encoding.masked import MaskFiller
+
+    facts, tokenizer = opened.facts, opened.tokenizer
+    return MaskFiller(
+        opened.model,
+        tokenizer,
+        length=read_length(facts),
+        prepare=facts.preparation.text,
+        template=template_of(facts, tokenizer),
+    )
+
+
+def check_task(facts: Facts, *tasks: str) -> TaskHead:
+    """Returns the task of a fine-tuned model, which must be one of ``tasks``.
+
+    Raises:
+        ConfigError: The model has no head for any of ``tasks``; the message names the right
+            command.
+        CheckpointError: The task is damaged.
+    """
+    if facts.require(*ENCODERS, "decoder-task") == "encoder":
+        raise ConfigError(
+            f"{facts.source}: pre-trained encoder without a head for {_HEADS[tasks[0]]}: fine-tune "
+            f"it, see {command('finetune', tasks[0], '--init-from', facts.source, '--help')}"
+        )
+    kind = facts.head.kind
     if kind not in tasks:
         raise ConfigError(
-            f"{path}: the run of the task {kind}, which has a head for {_HEADS[kind]} and none "
-            f"for {_HEADS[tasks[0]]}: try "
-            f"{command(TASKS[kind], path)}"
+            f"{facts.source}: the run of the task {kind}, which has a head for {_HEADS[kind]} and "
+            f"none for {_HEADS[tasks[0]]}: try {command(TASKS[kind], facts.source)}"
         )
-    prepare = as_trained(path)
+    return facts.head
+
+
+def task_runner(opened: "Pretrained", *, tokens: int = 4096) -> "TaskRunner":
+    """Returns the runner of an opened fine-tuned model, see :func:`check_task`.
+
+    Args:
+        opened: The model.
+        tokens: Maximum number of tokens in a batch.
+
+    Raises:
+        ConfigError: The chat template of a reward model is damaged.
+    """
+    facts, tokenizer, head = opened.facts, opened.tokenizer, opened.facts.head
+    if facts.recipe == "reward_model":
+        return _rewards(opened, tokens)
     from transformer_jax.inference.encoding.task_runner import TaskRunner
 
-    model, tokenizer = loaded or load(path, checkpoint, kind=FINE_TUNED)
-    if recipe_of(run).name == "reward_model":
-        prepare = as_trained(path, trim=False)
-        return _rewards(run, model, tokenizer, tokens, prepare), task, prepare
-    predictor = TaskRunner(
-        model,
+    return TaskRunner(
+        opened.model,
         tokenizer,
-        kind=kind,
-        labels=task.get("labels", []),
-        length=int(task.get("max_length", 128)),
-        stride=int(task.get("doc_stride", 64)),
+        kind=head.kind,
+        labels=head.labels,
+        length=head.length,
+        stride=head.stride,
         tokens=tokens,
-        form=_reading_form(run, tokenizer),
+        form=_reading_form(facts, tokenizer),
     )
-    return predictor, task, prepare
 
 
-def _reading_form(run: "RunDirectory", tokenizer: "Tokenizer") -> "ReadingForm":
+def _reading_form(facts: Facts, tokenizer: "Tokenizer") -> "ReadingForm":
     """Returns how a model reads and scores texts: a published one as in transformers."""
     from transformer_jax.inference.encoding.task_runner import ReadingForm
 
-    template, published = template_of(run, tokenizer), run.read_config().get("published")
-    if not isinstance(published, dict):
-        return ReadingForm(template)
-    types, activation = published.get("types") is not False, published.get("activation", "identity")
-    return ReadingForm(template, types, "longer", activation)
-
-
-def _rewards(
-    run: "RunDirectory",
-    model: Any,
-    tokenizer: "Tokenizer",
-    tokens: int,
-    prepare: Callable[[str], str],
-) -> "RewardRunner":
-    """Returns the runner of a reward model trained here."""
-    from transformer_jax.data.chat.template import find_template
-    from transformer_jax.inference.chats import encoder_of
-    from transformer_jax.inference.encoding.rewards import RewardRunner
-
-    # Only runs on conversations have a template.
-    has_chats = find_template(run.path) is not None
-    return RewardRunner(
-        model,
-        tokenizer,
-        first=first_token(run, tokenizer),
-        length=int(task_of(run)["max_length"]),
-        tokens=tokens,
-        chats=encoder_of(run.path, tokenizer) if has_chats else None,
-        prepare=prepare,
+    form = ReadingForm(template_of(facts, tokenizer), preparation=facts.preparation)
+    if (published := facts.published) is None:
+        return form
+    return form._replace(
+        has_types=published.get("types") is not False,
+        odd_token="longer",
+        activation=published.get("activation", "identity"),
     )
 
 
-def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTemplate | None":
-    """Returns the special-tokens template of a run; None for the default of training here.
+def _rewards(opened: "Pretrained", tokens: int) -> "RewardRunner":
+    """Returns the runner of a reward model trained here."""
+    from transformer_jax.inference.chats import encoder_of
+    from transformer_jax.inference.encoding.rewards import RewardRunner
+
+    facts, tokenizer, chat = opened.facts, opened.tokenizer, opened.chat
+    # Only runs on conversations have a template.
+    has_chats = chat.template is not None or chat.error is not None
+    return RewardRunner(
+        opened.model,
+        tokenizer,
+        first=facts.first_token(tokenizer),
+        length=facts.head.length,
+        tokens=tokens,
+        chats=encoder_of(facts.source, chat, tokenizer) if has_chats else None,
+        prepare=facts.preparation.text,
+    )
+
+
+def template_of(facts: Facts, tokenizer: "Tokenizer") -> "SpecialTokensTemplate | None":
+    """Returns the special-tokens template of a model; None for the default of training here.
 
     A Hugging Face encoder has the template of its tokenizer, if any; a Hugging Face decoder has the
     template of its tokenizer or no special tokens. A reward model trained here reads texts as its
@@ -335,12 +317,12 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
     from transformer_jax.data.examples import decoder_template
     from transformer_jax.data.tokenizer import SpecialTokensTemplate
 
-    published = run.read_config().get("published")
-    if not isinstance(published, dict):
-        if recipe_of(run).name == "reward_model":
-            return SpecialTokensTemplate((first_token(run, tokenizer),), (), (tokenizer.eos,))
-        return decoder_template(tokenizer) if family(run) == "decoder-task" else None
-    if family(run) == "decoder-task":
+    decodes = facts.kind == "decoder-task"
+    if (published := facts.published) is None:
+        if facts.recipe == "reward_model":
+            return SpecialTokensTemplate((facts.first_token(tokenizer),), (), (tokenizer.eos,))
+        return decoder_template(tokenizer) if decodes else None
+    if decodes:
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
         # The class is read from the last token that is not the padding token, even if a text ends
         # with it.

@@ -2,16 +2,17 @@
 
 import functools
 import json
-import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from transformer_jax.core.task_progress import log
 from transformer_jax.decoding.hf_config import LACKING
 from transformer_jax.decoding.line_translator import TRANSLATOR_SETTINGS
 from transformer_jax.decoding.requests import TEXT_SETTINGS
-from transformer_jax.inference.runs import open_directory
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["GivenSearch", "note_unused", "note_unused_here", "unused_settings"]
 
@@ -84,28 +85,23 @@ def unused_settings(generation: Mapping[str, Any], given: Collection[str]) -> di
     return {name: value for name, value in found.items() if name not in replaced}
 
 
-def note_unused(path: str | os.PathLike[str], search: GivenSearch) -> None:
+def note_unused(facts: "Facts", search: GivenSearch) -> None:
     """Logs once which settings of a folder's generation config a search does not apply.
 
     The line says how each setting is applied, or that it is not available.
 
     Args:
-        path: The run directory or Hugging Face folder.
+        facts: Facts of the model.
         search: The search.
-
-    Raises:
-        CheckpointError: The run does not exist, or its ``config.json`` is damaged.
     """
-    run = open_directory(path)
-    published = run.read_config().get("published")
-    generation = published.get("generation") if isinstance(published, dict) else None
+    generation = (facts.published or {}).get("generation")
     if not isinstance(generation, dict):
         return
     if unused := unused_settings(generation, search.given):
         listing = ", ".join(f"{name} {json.dumps(v)[:40]}" for name, v in unused.items())
         _log_once(
-            f"{run.path}: this search does not apply {listing} of the folder's generation config: "
-            f"{'; '.join(_remedies(unused, search))}"
+            f"{facts.source}: this search does not apply {listing} of the folder's generation "
+            f"config: {'; '.join(_remedies(unused, search))}"
         )
 
 
@@ -114,7 +110,7 @@ class _Searching(Protocol):
     """A predictor with a search; without a model, it runs on CTranslate2."""
 
     model: Any
-    _path: Path
+    _opened: "Pretrained"
     _hf: Any
 
 
@@ -132,9 +128,6 @@ def note_unused_here(
         kind: What it is.
         changes: The settings of the call.
         has_hf: Whether ``generation_config`` hf can be chosen in this call.
-
-    Raises:
-        CheckpointError: See :func:`note_unused`.
     """
     names = set(TRANSLATOR_SETTINGS if kind == "translator" else TEXT_SETTINGS)
     if predictor.model is None:
@@ -143,7 +136,7 @@ def note_unused_here(
         names &= SETTINGS[kind]
     has_hf = has_hf and predictor._hf is not None
     sampling = "do_sample=True, num_beams=1" if kind == "translator" else ""
-    note_unused(predictor._path, GivenSearch(changes, names, has_hf, False, sampling))
+    note_unused(predictor._opened.facts, GivenSearch(changes, names, has_hf, False, sampling))
 
 
 def _remedies(unused: Mapping[str, Any], search: GivenSearch) -> list[str]:

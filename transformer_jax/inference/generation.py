@@ -1,14 +1,11 @@
 """Translators and language models as functions of text."""
 
-import copy
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from flax import nnx
 from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError
@@ -37,22 +34,14 @@ from transformer_jax.inference.generation_settings import (
     warn_if_limited,
 )
 from transformer_jax.inference.hf_generation import HFTextGenerator
-from transformer_jax.inference.load_run import load, load_language
 from transformer_jax.inference.results import GeneratedText
-from transformer_jax.inference.runs import (
-    as_trained,
-    is_ngram_run,
-    model_config,
-    open_directory,
-    source_as_trained,
-)
 from transformer_jax.models.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.inference.chat_session import ChatModel
     from transformer_jax.inference.embedding import Embedding
     from transformer_jax.inference.encoding.vectors import Layers, Pool
-    from transformer_jax.inference.engines import EngineConfig
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 
@@ -60,28 +49,17 @@ __all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
-    With ``engine``, it runs on CTranslate2: then ``model`` is None, and it can only translate. A
-    recurrent model can translate and score.
+    On CTranslate2, ``model`` is None, and it can only translate. A recurrent model can translate
+    and score.
     """
 
     _translator: LineTranslator
 
-    def __init__(
-        self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
-    ):
-        self._path, self._usual = path, search_settings(path)
-        self._hf = self._loaded = None
-        if engine is not None:
-            from transformer_jax.inference.engines import load_engine_translator
-
-            self.model, self._translator = None, load_engine_translator(path, checkpoint, engine)
-            self.tokenizer, self._prepare = self._translator.tokenizer, source_as_trained(path)
-            return
-        self._loaded = model, self.tokenizer = load(path, checkpoint)
-        self.model = nnx.merge(*model)
-        self._translator = Translator(model, self.tokenizer)
-        self._prepare, self._prepare_target = source_as_trained(path), as_trained(path)
-        self._hf = HFTextGenerator(path, "encoder-decoder", self._loaded, batch=32)
+    def __init__(self, opened: "Pretrained"):
+        self._opened, self.tokenizer = opened, opened.tokenizer
+        self.model, self._translator = opened.module, opened.translator()
+        self._usual = search_settings(opened.facts)
+        self._hf = HFTextGenerator(opened, batch=32) if opened.on_jax else None
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -138,16 +116,15 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         directions = self._directions(from_, to, len(given))
         if is_hf(generation_config):
             if self._hf is None:
-                raise ConfigError(
-                    f"{self._path}: CTranslate2 does not support generation_config hf"
-                )
+                where = self._opened.facts.source
+                raise ConfigError(f"{where}: CTranslate2 does not support generation_config hf")
             with warn_of_texts(self._hf.counts):
                 return _first(texts, [*map(generated, self._hf(given, changes, directions))])
         note_unused_here(self, "translator", changes)
         search = TRANSLATION.changed(**self._usual | changes)
-        lines, translator = map(self._prepare, given), self._translator
+        translator = self._translator
         with warn_of_texts(translator.counts), warn_if_limited(translator, search):
-            translations = translator.translate(lines, search, directions)
+            translations = translator.translate(given, search, directions)
         return _first(texts, [generated(one.hypotheses) for one in translations])
 
     def embed(
@@ -179,12 +156,12 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         """Returns the encoder as a function from texts to vectors."""
         from transformer_jax.inference.embedding import Embedding
 
-        if isinstance(model_config(open_directory(self._path)), RecurrentConfig):
+        if isinstance(self._opened.facts.config, RecurrentConfig):
+            where = self._opened.facts.source
             raise ConfigError(
-                f"{self._path}: a recurrent translator, which has no sentence vectors: use a "
-                f"Transformer"
+                f"{where}: a recurrent translator, which has no sentence vectors: use a Transformer"
             )
-        return Embedding(self._path, self._loaded, direction)
+        return Embedding(self._opened, direction)
 
     def score(
         self,
@@ -207,8 +184,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
             ConfigError: The model runs on CTranslate2, or a language is unknown or missing.
         """
         scorer = self._refuse_engine()
-        read = list(map(self._prepare, listed(sources)))
-        written = list(map(self._prepare_target, listed(targets)))
+        read, written = listed(sources), listed(targets)
         directions = self._directions(from_, to, len(read))
         with warn_of_texts(scorer.counts):
             found = [score.log_prob for score in scorer.score(read, written, directions)]
@@ -221,39 +197,26 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
             ConfigError: The translator runs on CTranslate2.
         """
         if not isinstance(self._translator, Translator):
-            raise ConfigError(f"{self._path}: CTranslate2 only translates: leave engine out")
+            where = self._opened.facts.source
+            raise ConfigError(f"{where}: CTranslate2 only translates: leave engine out")
         return self._translator
 
 
 class LanguageModelPredictor(DecoderAttention, Predictor):
     """A trained decoder, or an n-gram model, as a function from prompts to texts.
 
-    With ``engine``, it runs on CTranslate2, and ``model`` is None.
+    On CTranslate2, ``model`` is None.
     """
 
     tokenizer: TextTokenizer
     _language: CountingLanguageModel
 
-    def __init__(
-        self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
-    ):
-        self._path, self._hf = path, None
+    def __init__(self, opened: "Pretrained"):
+        self._opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
+        self._language = opened.language()
+        searches = opened.on_jax and not opened.adapters
+        self._hf = HFTextGenerator(opened, batch=32) if searches else None
         self._chat: ChatModel | None = None
-        self._prepare = as_trained(path, trim=False)
-        if engine is not None:
-            from transformer_jax.inference.engines import load_engine_language
-
-            self.model, self._language = None, load_engine_language(path, checkpoint, engine)
-            self.tokenizer = self._language.tokenizer
-            return
-        counted = is_ngram_run(open_directory(path))
-        loaded = None if counted else load(path, checkpoint, kind="decoder")
-        language: Any = load_language(path, checkpoint, loaded=loaded)
-        self._language = language
-        self.model = nnx.merge(*loaded[0]) if loaded is not None else language.model
-        self.tokenizer = language.tokenizer
-        if loaded is not None:
-            self._hf = HFTextGenerator(path, "decoder", loaded, batch=32)
 
     def with_adapters(
         self, adapters: Mapping[str, str | os.PathLike[str]]
@@ -274,14 +237,10 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         """
         from transformer_jax.inference.adapters import with_adapters_of
 
-        if self._hf is None or self.model is None:
-            raise ConfigError(f"{self._path}: adapters need a decoder that runs on JAX")
-        graph, state = nnx.split(self.model)
-        model = with_adapters_of(self._path, (graph, nnx.to_pure_dict(state)), adapters)
-        made, loaded = copy.copy(self), (model, self.tokenizer)
-        made.model, made._hf, made._chat = nnx.merge(*model), None, None
-        made._language = load_language(self._path, loaded=loaded, adapters=adapters)
-        return made
+        if self._hf is None:
+            where = self._opened.facts.source
+            raise ConfigError(f"{where}: adapters need a decoder that runs on JAX")
+        return LanguageModelPredictor(with_adapters_of(self._opened, adapters))
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -317,7 +276,7 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         if is_hf(generation_config):
             return _first(prompts, self._by_hf_config(listed(prompts), changes))
         note_unused_here(self, "language model", changes)
-        requests = requests_of(list(map(self._prepare, listed(prompts))), changes)
+        requests = requests_of(listed(prompts), changes)
         with warn_of_texts(self._language.counts):
             found = self._language.generate(requests)
         return _first(prompts, list(map(generated, found)))
@@ -326,8 +285,9 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
 
     def _by_hf_config(self, prompts: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
         if self._hf is None:
+            where = self._opened.facts.source
             raise ConfigError(
-                f"{self._path}: n-gram models, CTranslate2 and models with a choice of adapters "
+                f"{where}: n-gram models, CTranslate2 and models with a choice of adapters "
                 f"have no generation config"
             )
         with warn_of_texts(self._hf.counts):
@@ -368,10 +328,9 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         if self._chat is None:
             from transformer_jax.inference.chats import answering
 
-            self._chat = answering(self._path, self._language)
-        prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
+            self._chat = answering(self._opened.facts, self._opened.chat, self._language)
         with warn_of_texts(self._chat.language.counts):
-            return generated([self._chat.answer(prepared, request)])
+            return generated([self._chat.answer(checked, request)])
 
     def stream(
         self, prompt: str, *, generation_config: GenerationConfig | None = None, **settings: Any
@@ -385,13 +344,13 @@ class LanguageModelPredictor(DecoderAttention, Predictor):
         """
         changes = changes_of(generation_config, settings)
         note_unused_here(self, "language model", changes, has_hf=False)
-        request = request_of(self._prepare(prompt), changes)
+        request = request_of(prompt, changes)
         return warn_after(self._language.stream(request), self._language.counts)
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
         """Returns the log-probability of a text and of its tokens in nats, or a list of them."""
         with warn_of_texts(self._language.counts):
-            found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
+            found = list(self._language.score(listed(texts)))
         return found[0] if isinstance(texts, str) else found
 
 

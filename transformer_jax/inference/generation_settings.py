@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -11,10 +10,10 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import GenerationConfig, LengthLimit
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.inference.results import GeneratedText, with_alternatives
-from transformer_jax.inference.runs import open_directory
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.line_translator import LineTranslator
+    from transformer_jax.inference.facts import Facts
 
 __all__ = [
     "ConfigChoice",
@@ -140,7 +139,7 @@ def _is_listed(adapter: Any) -> TypeGuard[Sequence[str | None]]:
     return isinstance(adapter, list | tuple)
 
 
-def search_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+def search_settings(facts: "Facts") -> dict[str, Any]:
     """Returns the search settings of a run: length limit and length penalty.
 
     The limit is derived from the training data unless set in the run. A run without these settings,
@@ -148,12 +147,9 @@ def search_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     :class:`.LengthLimit` and of the penalty.
 
     Args:
-        path: The run directory or Hugging Face folder.
-
-    Raises:
-        CheckpointError: The run does not exist, or its ``config.json`` is damaged.
+        facts: Facts of the model.
     """
-    fields = open_directory(path).read_config().get("evaluation")
+    fields = facts.record.get("evaluation")
     evaluation = fields if isinstance(fields, dict) else {}
     limit = LengthLimit()
     if isinstance(longest := evaluation.get("max_length"), int):  # for summaries

@@ -1,8 +1,6 @@
 """Captions with a folder's generation config, like ``generate()`` of transformers."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,16 +16,6 @@ __all__ = ["HFCaptionGenerator"]
 
 class HFCaptionGenerator(HFTextGenerator):
     """A captioner with its generation config, as a function of :class:`.Picture` objects."""
-
-    def __init__(self, path: Path, loaded: Any, *, batch: int = 32):
-        """Initializes it with the results of :func:`~.load_run.load` for ``path``.
-
-        Args:
-            path: The run.
-            loaded: Graph and parameters, and the tokenizer.
-            batch: Maximum number of pictures per batch.
-        """
-        super().__init__(path, "captioner", loaded, batch=batch)
 
     def _sequence(
         self, index: int, text: str, config: GenerationConfig, direction: Direction

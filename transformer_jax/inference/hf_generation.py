@@ -6,8 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flax import nnx
@@ -23,22 +22,24 @@ from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
 from transformer_jax.decoding.text_tokenizer import frame_of
-from transformer_jax.inference.runs import (
-    as_trained,
-    first_token,
-    open_directory,
-    source_as_trained,
-)
 from transformer_jax.parallel.placement import mesh_of
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["SEARCH_HERE", "HFTextGenerator"]
 
 
 class HFTextGenerator(TextGenerator[GenerationConfig]):
-    """A run's model and generation config, as a function of texts.
+    """A model and its generation config, as a function of texts.
+
+    The generation config is checked, and weights are prepared, at first use.
+
+    Args:
+        opened: A decoder, an encoder-decoder or a captioner.
+        batch: Maximum number of texts per batch.
+        changes: Settings that override the generation config.
 
     Attributes:
         tokenizer: Tokenizer of the run.
@@ -49,35 +50,17 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
     tokenizer: "Tokenizer"
 
     def __init__(
-        self,
-        path: Path,
-        kind: Literal["decoder", "encoder-decoder", "captioner"],
-        loaded: Any,
-        *,
-        batch: int,
-        changes: Mapping[str, Any] | None = None,
+        self, opened: "Pretrained", *, batch: int, changes: Mapping[str, Any] | None = None
     ):
-        """Initializes it with the results of :func:`~.load_run.load` for ``path``.
-
-        Args:
-            path: The run.
-            kind: The family of the run.
-            loaded: Graph and parameters, and the tokenizer.
-            batch: Maximum number of texts per batch.
-            changes: Settings that override the generation config.
-        """
-        run = open_directory(path)
-        # Read the run now; prepare weights and check the generation config at first use.
-        self._fields, self._where, self._changes = run.read_config(), run.config, changes or {}
-        self._model, self.tokenizer = loaded
+        facts, self.tokenizer = opened.facts, opened.tokenizer
+        self._facts, self._model, self._changes = facts, opened.model, changes or {}
         self.counts: collections.Counter[str] = collections.Counter()
-        self._encodes, self._batch = kind != "decoder", batch
-        self._prepare = (
-            source_as_trained(path) if kind == "encoder-decoder" else as_trained(path, trim=False)
-        )
-        self._first = first_token(run, self.tokenizer)
+        self._encodes, self._batch = facts.kind != "decoder", batch
+        prepare = facts.preparation
+        self._prepare = prepare.source if facts.kind == "encoder-decoder" else prepare.text
+        self._first = facts.first_token(self.tokenizer)
         # Texts of a model trained here begin with a start token.
-        trained = "published" not in self._fields
+        trained = "published" not in facts.record
         self._before = (self._first,) if trained else self.tokenizer.prefix_ids
 
     @functools.cached_property
@@ -88,14 +71,15 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             ConfigError: A setting is invalid or not supported, or the model is recurrent.
             CheckpointError: The generation config is damaged.
         """
-        published, changes = self._fields.get("published"), self._changes
-        if self._fields["model"].get("kind") == "recurrent":
+        fields, changes = self._facts.record, self._changes
+        published = fields.get("published")
+        if fields["model"].get("kind") == "recurrent":
             raise ConfigError(
                 "generation_config hf is for Transformers, and this is a recurrent translator: "
                 "leave it out"
             )
         if published is None:
-            longest = self._fields["model"]["positions"]["max_length"]
+            longest = fields["model"]["positions"]["max_length"]
             own = GenerationConfig(
                 finishing="hf",
                 do_sample=False,
@@ -108,7 +92,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             return _changed(own, changes)
         if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):
             raise CheckpointError(
-                f"{self._where}: published is not the record of a checkpoint: damaged?"
+                f"{self._facts.file}: published is not the record of a checkpoint: damaged?"
             )
         return _changed(from_generation_config(published["generation"]), changes)
 

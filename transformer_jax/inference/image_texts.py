@@ -2,8 +2,7 @@
 
 import collections
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +17,12 @@ from transformer_jax.data.images.store import build_image_store
 from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.inference.base import Predictor, warn_of_texts
 from transformer_jax.inference.images import is_single, picture_batches, pictures_of
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
 from transformer_jax.inference.retrieval import TextReader, retrieval_scores
-from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.parallel.placement import MeshProgram
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["TEMPLATE", "ImageTextPredictor", "check_labels"]
 
@@ -55,17 +55,15 @@ class ImageTextPredictor(Predictor):
         form: Preprocessing of pictures.
     """
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        loaded, self.tokenizer = load(path, checkpoint, kind="two-tower")
-        self.model = nnx.merge(*loaded)
-        config = open_directory(path).read_config()
-        self.form = pictures_of(config, self.model.encoder.config.image)
-        self._prepare = as_trained(path)
+    def __init__(self, opened: "Pretrained"):
+        self.model, self.tokenizer = opened.module, opened.tokenizer
+        fields = opened.facts.record
+        self.form = pictures_of(fields, self.model.encoder.config.image)
         positions = self.model.config.max_length
-        length = min(positions, config.get("text_length", positions))
-        self._reader = TextReader(self.tokenizer, length)
+        length = min(positions, fields.get("text_length", positions))
+        self._reader, self._prepare = TextReader(self.tokenizer, length), opened.facts.preparation
         self._counts: collections.Counter[str] = collections.Counter()
-        graph, self._params = loaded
+        graph, self._params = opened.model
         self._images = MeshProgram(lambda p, x: nnx.merge(graph, p).embed_images(x))
         self._texts = MeshProgram(lambda p, *x: nnx.merge(graph, p).embed_texts(*x))
 
@@ -106,7 +104,7 @@ class ImageTextPredictor(Predictor):
         if not lines or not all(isinstance(line, str) for line in lines):
             raise ArgumentError("texts: a text, or a list of at least one text, is needed")
         with warn_of_texts(self._counts):
-            examples = self._encode([self._prepare(line) for line in lines])
+            examples = self._encode(list(map(self._prepare.line, lines)))
         rows = np.append(np.arange(len(lines)), np.full(-len(lines) % _BATCH, -1))
         parts = [
             np.asarray(self._texts(self._params, *self._reader.batch(examples, these).values()))

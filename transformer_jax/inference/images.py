@@ -3,8 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +18,14 @@ from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.sources import PictureFiles
 from transformer_jax.data.images.store import ImageStore, Pictures
 from transformer_jax.inference.base import Predictor
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import classification
-from transformer_jax.inference.runs import open_directory
 from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.parallel.placement import MeshProgram
 from transformer_jax.runs.run_directory import group_of
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["ImagePredictor", "is_single", "picture_batches", "pictures_of", "pixels_of"]
 
@@ -43,17 +43,12 @@ class ImagePredictor(Predictor):
 
     tokenizer = None
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        run = open_directory(path)
-        if not run.reads_images():
-            raise ConfigError(f"{path}: a text model, which cannot read images")
-        loaded, _ = load(path, checkpoint, kind="image")
-        self.model = nnx.merge(*loaded)
-        config = run.read_config()
-        self.labels: tuple[str, ...] = tuple((config.get("task") or {}).get("labels", ()))
-        self.form = pictures_of(config, self.model.config.image)
-        self._path = path
-        graph, self._params = loaded
+    def __init__(self, opened: "Pretrained"):
+        self._opened, self.model = opened, opened.module
+        fields = opened.facts.record
+        self.labels: tuple[str, ...] = tuple((fields.get("task") or {}).get("labels", ()))
+        self.form = pictures_of(fields, self.model.config.image)
+        graph, self._params = opened.model
         self._vectors = MeshProgram(lambda p, x: _vectors(nnx.merge(graph, p), x))
         self._probabilities = MeshProgram(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
 
@@ -78,7 +73,8 @@ class ImagePredictor(Predictor):
     def probabilities(self, images: Any) -> Float[np.ndarray, "B V"]:
         """Returns the probability of each label for each picture; see :meth:`__call__`."""
         if not self.labels:
-            raise ConfigError(f"{self._path}: an image encoder without a classifier: use embed")
+            where = self._opened.facts.source
+            raise ConfigError(f"{where}: an image encoder without a classifier: use embed")
         return self._run(self._probabilities, images)
 
     def scores(self, pixels: Any) -> Any:

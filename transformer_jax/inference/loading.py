@@ -14,11 +14,15 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.inference.base import Predictor
-from transformer_jax.inference.load_run import chosen_checkpoint
-from transformer_jax.inference.runs import family, of_training, open_directory
+from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.pretrained import (
+    chosen_checkpoint,
+    read_facts,
+)
 from transformer_jax.parallel.placement import loading_mesh, loading_on
-from transformer_jax.recipes.registry import recipe_of
+from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.runs.config_guard import changed_config
+from transformer_jax.runs.manifest import is_optimizer_file
 
 if TYPE_CHECKING:
     from transformer_jax.inference.captions import CaptionPredictor
@@ -173,7 +177,7 @@ def load(
     check_values("load: ", _KINDS, given | {"allow_changed_config": allow_changed_config})
     if isinstance(task, str):
         _check_task_name(task)
-    folder = fetched(path, of_training)
+    folder = fetched(path, is_optimizer_file)
     if engine not in ("jax", "ctranslate2"):
         raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
     if engine == "jax" and (compute is not None or engine_cache is not None):
@@ -184,40 +188,38 @@ def load(
             if engine != "jax":
                 raise ConfigError("engine: your own tasks run on JAX: leave it out")
             return _of_task(folder, task, str(checkpoint))
-        run = open_directory(folder)
-        kind = family(run)
+        facts = read_facts(folder, str(checkpoint))
         if engine == "ctranslate2":
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 runs on one CPU: leave it out")
-            predictor = _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
+            predictor = _in_engine(facts, compute, engine_cache)
         else:
-            predictor = recipe_of(run).predictor(folder, str(checkpoint))
+            predictor = get_recipe(facts.recipe).predictor(facts)
         if task is not None:
             _check_task(path, task, predictor)
         return predictor
 
 
 def _in_engine(
-    path: Path,
-    kind: str,
-    checkpoint: str,
-    compute: str | None,
-    cache: str | os.PathLike[str] | None,
+    facts: Facts, compute: str | None, cache: str | os.PathLike[str] | None
 ) -> Predictor:
     """Returns the predictor of a translator or decoder on CTranslate2."""
-    from transformer_jax.inference.engines import EngineConfig
+    from transformer_jax.inference.engines import EngineConfig, on_ctranslate2
     from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
 
     if cache is not None and (url := url_of(cache)) is not None:
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     where = None if cache is None else Path(cache)
     engine = EngineConfig("float32" if compute is None else compute, where)
-    if kind in ("speech", "captioner"):
-        what = "speech is transcribed" if kind == "speech" else "pictures are described"
+    if facts.kind in ("speech", "captioner"):
+        what = "speech is transcribed" if facts.kind == "speech" else "pictures are described"
         raise ConfigError(f"engine: {what} with JAX: leave it out")
-    if kind == "encoder-decoder":
-        return TranslationPredictor(path, checkpoint, engine=engine)
-    return LanguageModelPredictor(path, checkpoint, engine=engine)
+    opened = on_ctranslate2(facts, engine)
+    return (
+        TranslationPredictor(opened)
+        if facts.kind == "encoder-decoder"
+        else LanguageModelPredictor(opened)
+    )
 
 
 def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:

@@ -22,14 +22,14 @@ from transformer_jax.inference.adapters import (
     named_family,
     open_adapter,
 )
-from transformer_jax.inference.load_run import chosen_checkpoint
-from transformer_jax.inference.runs import family, is_ngram_run, open_directory
+from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.pretrained import chosen_checkpoint, open_directory, read_facts
 from transformer_jax.interop.config_reader import is_hf_checkpoint
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import (
-    HFRunDirectory,
     convert,
+    refuse_steps,
     republished,
     save_converted,
 )
@@ -120,25 +120,26 @@ def write_with_adapter(
         ConfigError: ``output`` exists, or the base lacks parameters that were trained with the
             adapter.
     """
-    folder, run = check_adapter(adapter), open_directory(base)
-    if is_ngram_run(run):
+    folder, facts = check_adapter(adapter), read_facts(base, checkpoint)
+    run = facts.reader
+    if facts.kind == "ngram":
         raise ConfigError(f"{base}: an n-gram model, which has no linear maps")
     which, average = chosen_checkpoint(checkpoint)
     RunDirectory.check_free(output, overwrite=overwrite)
     if not is_peft_folder(folder):  # a run stores its base, which must be the same
-        open_adapter(adapter, run, run.load_params(which, average=average).params)
+        open_adapter(adapter, facts, run.load_params(which, average=average).params)
         return write_merged(folder, output, overwrite=overwrite)
     changed = 0
 
     def change(params: PyTree, fields: Mapping[str, Any]) -> tuple[PyTree, dict[str, Any]]:
         nonlocal changed
-        whole, changed = merge_into(run, params, adapter)
+        whole, changed = merge_into(facts, params, adapter)
         new = has_new_head(whole, params)
-        return whole, _untied(run, fields) if new else dict(fields)
+        return whole, _untied(facts, fields) if new else dict(fields)
 
     template = find_template(run.path)
-    if isinstance(run, HFRunDirectory):
-        run.refuse_steps(which, average)
+    if facts.family is not None:
+        refuse_steps(facts.source, which, average)
         more = lambda made: _write_template(made, template)
         convert(run.path, output, overwrite=overwrite, change=change, more=more)
     else:
@@ -158,14 +159,14 @@ def _fields_of(run: RunDirectory) -> dict[str, Any]:
     return fields
 
 
-def _untied(run: RunDirectory, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _untied(facts: Facts, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the ``config.json`` of the same model with an untied output layer."""
     model = json.loads(json.dumps(fields["model"]))
     model["head"]["tie_word_embeddings"] = False
     changed = {**fields, "model": model}
     if (published := changed.get("published")) is not None:
         config = from_dict(TransformerConfig, model)
-        record = republished(published, family(run), config)
+        record = republished(published, facts.kind, config)
         # A family with a tied output layer has no configuration for this model.
         changed = {name: value for name, value in changed.items() if name != "published"}
         changed |= {} if record is None else {"published": record}
@@ -207,10 +208,10 @@ def check_peft(path: str | os.PathLike[str]) -> tuple[ModelFamily, Model]:
         CheckpointError: The run has no adapters.
         ConfigError: No family has the architecture.
     """
-    run = open_directory(path)
-    if not is_adapter_run(run.path):
+    facts = read_facts(path)
+    if not is_adapter_run(facts.source):
         raise CheckpointError(f"{path}: has no adapters for PEFT: use --format hf")
-    return named_family(run)
+    return named_family(facts)
 
 
 def export_peft(path: str | os.PathLike[str], output: Path, checkpoint: str = "best") -> str:

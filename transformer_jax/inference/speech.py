@@ -2,11 +2,9 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flax import nnx
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError
@@ -25,54 +23,56 @@ from transformer_jax.inference.generation_settings import (
     search_settings,
     warn_if_limited,
 )
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import GeneratedText
-from transformer_jax.inference.runs import as_trained, open_directory
 from transformer_jax.inference.transcriber import Recording, Transcriber
 
-__all__ = ["SpeechPredictor", "load_transcriber"]
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
+
+__all__ = ["SpeechPredictor", "transcriber_of"]
 
 Speech = str | os.PathLike[str] | np.ndarray
 
 
-def load_transcriber(
-    path: Path,
-    checkpoint: str = "best",
+def transcriber_of(
+    opened: "Pretrained",
     *,
     search: GenerationConfig = TRANSLATION,
     batching: TranslationBatching | None = None,
-    loaded: Any = None,
 ) -> tuple[Transcriber, AudioConfig]:
-    """Loads the transcriber of a run, and its settings of computing features.
+    """Returns the transcriber of a speech recognizer, and its settings of computing features.
 
     Args:
-        path: The run directory.
-        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
+        opened: The opened model.
         search: Settings of beam search.
         batching: Shapes of batches.
-        loaded: The result of :func:`.load`, if already loaded.
 
     Raises:
-        ConfigError: The run is of another family.
-        CheckpointError: The run does not exist, or its files are damaged.
+        CheckpointError: The settings of features are damaged.
     """
-    loaded = load(path, checkpoint, kind="speech") if loaded is None else loaded
-    run = open_directory(path)
-    data = run.group("data")
+    facts = opened.facts
+    data = facts.group("data")
     try:
         audio: AudioConfig = from_dict(AudioConfig, dict(data["audio"]))
         given = dict(data["normalization"])
         normalization: Normalization = from_dict(Normalization, given)
     except (ConfigError, TypeError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{run.config}: data: {error}: damaged?") from None
-    width = nnx.merge(*loaded[0]).config.features.num_features
+        raise CheckpointError(f"{facts.file}: data: {error}: damaged?") from None
+    width = facts.layers.features.num_features
     if not len(normalization.mean) == len(normalization.std) == width:
         raise CheckpointError(
-            f"{run.config}: data.normalization has {len(normalization.mean)} means, but the model "
+            f"{facts.file}: data.normalization has {len(normalization.mean)} means, but the model "
             f"reads {width} features: damaged?"
         )
-    model, tokenizer = loaded
-    return Transcriber(model, tokenizer, normalization, search=search, batching=batching), audio
+    transcriber = Transcriber(
+        opened.model,
+        opened.tokenizer,
+        normalization,
+        search=search,
+        batching=batching,
+        preparation=facts.preparation,
+    )
+    return transcriber, audio
 
 
 class SpeechPredictor(Predictor):
@@ -82,12 +82,10 @@ class SpeechPredictor(Predictor):
         audio: Settings of computing features of waveforms.
     """
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        loaded = load(path, checkpoint, kind="speech")
-        self._transcriber, self.audio = load_transcriber(path, checkpoint, loaded=loaded)
-        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
-        self._prepare_target = as_trained(path)
-        self._usual = search_settings(path)
+    def __init__(self, opened: "Pretrained"):
+        self._transcriber, self.audio = transcriber_of(opened)
+        self.model, self.tokenizer = opened.module, opened.tokenizer
+        self._usual = search_settings(opened.facts)
 
     def __call__(
         self,
@@ -144,7 +142,7 @@ class SpeechPredictor(Predictor):
             DataError: The recording cannot be read, or the recording or target is too long.
         """
         recording = self._recording(speech, 1)
-        given = None if target is None else self._prepare_target(one_text(target, "target"))
+        given = None if target is None else one_text(target, "target")
         search = TRANSLATION.changed(**self._usual | changes_of(None, settings))
         return translation_attention(self._transcriber, recording, given, search)
 

@@ -1,11 +1,9 @@
 """Encoders and fine-tuned models as functions of text: vectors, labels, numbers, tags, answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from flax import nnx
 from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -14,25 +12,19 @@ from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
 from transformer_jax.inference.base import Predictor, listed, several, warn_of_texts
 from transformer_jax.inference.embedding import Embedding
-from transformer_jax.inference.encoders import load_task, read_length, template_of
+from transformer_jax.inference.encoders import check_task, mask_filler, task_runner
 from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
 from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.inference.encoding.task_runner import AnswerSpan
-from transformer_jax.inference.load_run import load
 from transformer_jax.inference.results import (
     Classification,
     MultiLabelClassification,
     TaggedWord,
     classification,
 )
-from transformer_jax.inference.runs import (
-    FINE_TUNED,
-    as_trained,
-    family,
-    open_directory,
-    preparation,
-    reads_pairs,
-)
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = [
     "ClassificationPredictor",
@@ -47,22 +39,13 @@ __all__ = [
 class EncoderPredictor(Embedding, Predictor):
     """A pre-trained encoder: vectors of texts, and masked tokens."""
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        loaded = load(path, checkpoint, kind="encoder")
-        super().__init__(path, loaded)
-        model, self.tokenizer = loaded
-        self.model, self._path = nnx.merge(*model), path
-        run = open_directory(path)
-        self._has_head = run.read_config().get("masking", {}) is not None
+    def __init__(self, opened: "Pretrained"):
+        super().__init__(opened)
+        self.model, self.tokenizer = opened.module, opened.tokenizer
+        self._has_head = opened.facts.record.get("masking", {}) is not None
         self._fill: MaskFiller | None = None
         if self._has_head and self.tokenizer.mask is not None:
-            self._fill = MaskFiller(
-                model,
-                self.tokenizer,
-                length=read_length(run),
-                prepare=as_trained(path, trim=False),
-                template=template_of(run, self.tokenizer),
-            )
+            self._fill = mask_filler(opened)
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]
@@ -81,7 +64,8 @@ class EncoderPredictor(Embedding, Predictor):
         """
         if self._fill is None:
             part = "mask token" if self._has_head else "masked-LM head"
-            raise ConfigError(f"{self._path}: an encoder without a {part}: use embed")
+            where = self._opened.facts.source
+            raise ConfigError(f"{where}: an encoder without a {part}: use embed")
         with warn_of_texts(self._fill.counts):
             found = self._fill(listed(texts), top=top_k)
         return found[0] if isinstance(texts, str) else found
@@ -92,20 +76,19 @@ class _Task(Embedding, Predictor):
 
     tasks: tuple[str, ...] = ()
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        loaded = load(path, checkpoint, kind=FINE_TUNED)
-        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
-        found = load_task(path, checkpoint, self.tasks, loaded=loaded)
-        self._predictor: Any
-        self._predictor, self._task, self._prepare = found
-        self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
-        run = open_directory(path)
-        config, self._preparation = run.read_config(), preparation(run)
+    _predictor: Any
+
+    def __init__(self, opened: "Pretrained"):
+        facts = opened.facts
+        self._head = check_task(facts, *self.tasks)
+        self._predictor = task_runner(opened)
+        self.model, self.tokenizer = opened.module, opened.tokenizer
+        self.labels: tuple[str, ...] = self._head.labels
         # Hugging Face models do not specify whether they read pairs.
-        self._pairs = None if "published" in config else reads_pairs(run)
-        self._decodes = family(run) == "decoder-task"
+        self._pairs = None if "published" in facts.record else self._head.pairs
+        self._decodes = facts.kind == "decoder-task"
         if not self._decodes:
-            super().__init__(path, loaded)
+            super().__init__(opened)
 
     def embed(self, texts: str | Iterable[str], **how: Any) -> Float[np.ndarray, "*B_and_layers D"]:
         """Returns vectors of texts by the encoder below the head, see :meth:`Embedding.embed`.
@@ -131,14 +114,14 @@ class _Task(Embedding, Predictor):
         self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
     ) -> tuple[list[str], list[str] | None]:
         """Returns the texts, and the second texts of pairs, as lists."""
-        first = [self._prepare(text) for text in listed(texts)]
+        first = listed(texts)
         if pairs is None:
             if self._pairs:
                 raise DataError("this model was trained on pairs of texts: give text_pairs")
             return first, None
         if self._pairs is False:
             raise DataError("this model was trained on single texts: leave text_pairs out")
-        second = [self._prepare(text) for text in listed(pairs)]
+        second = listed(pairs)
         if len(first) != len(second):
             raise DataError(
                 f"{plural(len(first), 'text')} and {plural(len(second), 'second text')}"
@@ -193,7 +176,7 @@ class ClassificationPredictor(_Task):
     def _named(
         self, row: list[float], threshold: float
     ) -> Classification | MultiLabelClassification:
-        if self._task["kind"] != "multi_label":
+        if self._head.kind != "multi_label":
             return classification(self.labels, row)
         named = dict(zip(self.labels, row, strict=True))
         ranked = sorted(named, key=lambda label: -named[label])
@@ -248,9 +231,8 @@ class RewardPredictor(RegressionPredictor):
         if any(isinstance(part, Mapping) and "role" in part for part in given):
             given = [given]  # the messages of one conversation
         given = [_conversation(i, part) for i, part in enumerate(given)]
-        prepared = [self._prepare(text) if isinstance(text, str) else text for text in given]
         with warn_of_texts(self._predictor.counts):
-            return np.asarray(self._predictor.numbers(prepared))
+            return np.asarray(self._predictor.numbers(given))
 
 
 def _conversation(i: int, part: Any) -> Any:
@@ -285,7 +267,7 @@ class TaggingPredictor(_Task):
         given = [sentences] if isinstance(sentences, str) else several(sentences)
         words = [blank_words(one) if isinstance(one, str) else listed(one) for one in given]
         with warn_of_texts(self._predictor.counts):
-            found = self._predictor.tags([[self._prepare(word) for word in row] for row in words])
+            found = self._predictor.tags(words)
         tagged = [
             [
                 TaggedWord(word, self.labels[tag], share)
@@ -313,9 +295,8 @@ class QuestionAnsweringPredictor(_Task):
             max_answer_len: Maximum length of an answer in tokens.
         """
         listed([question, context])
-        read = self._preparation.placed(context)
         with warn_of_texts(self._predictor.counts):
             [found] = self._predictor.answers(
-                [self._prepare(question)], [read.text], best=top_k, longest=max_answer_len
+                [question], [context], best=top_k, longest=max_answer_len
             )
-        return [one.of_original(context, read) for one in found]
+        return list(found)

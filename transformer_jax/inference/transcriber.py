@@ -9,6 +9,7 @@ from jaxtyping import Float32
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.languages import Frame
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.features import Normalization
 from transformer_jax.data.speech.store import fill_positions
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
@@ -53,6 +54,7 @@ class Transcriber(Translator):
         *,
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
+        preparation: Preparation | None = None,
     ):
         """Initializes it with a model of features, a module or a pair ``(graph, params)``.
 
@@ -63,10 +65,16 @@ class Transcriber(Translator):
         if batching is None:
             doubled = [16 << i for i in range(1 + config.max_length.bit_length())]
             batching = TranslationBatching(source_lengths=tuple(doubled))
-        super().__init__(model, tokenizer, search=search, batching=batching)
+        super().__init__(
+            model, tokenizer, search=search, batching=batching, preparation=preparation
+        )
         self.room = self.longest  # a recording has no special tokens
         self.normalization = normalization
         self.reads = config.features
+
+    def prepared(self, line: str) -> str:
+        """Returns the recording, which is normalized when it is encoded."""
+        return line
 
     def source_names(self, source: Any) -> list[str]:
         """Returns the first frame of each position, counted from 0."""

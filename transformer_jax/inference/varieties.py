@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError, plural, were
@@ -10,6 +9,7 @@ from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.coverage import unknown_note
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.requests import (
     Continuation,
     CountingLanguageModel,
@@ -17,9 +17,8 @@ from transformer_jax.decoding.requests import (
     LanguageModel,
     numbered,
 )
-from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.load_run import load, load_language
-from transformer_jax.inference.runs import direction_of, open_directory, refuse_others
+from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["write_varieties"]
 
@@ -27,11 +26,10 @@ _FAMILIES = ("encoder-decoder", "decoder", "ngram")
 
 
 def write_varieties(
-    run: Path,
+    facts: Facts,
     lines: Sequence[str],
     ways: Mapping[str, Mapping[str, Any]],
     *,
-    checkpoint: str = "best",
     max_new_tokens: int = 64,
     seed: int = 0,
     direction: Direction = DEFAULT_DIRECTION,
@@ -39,11 +37,10 @@ def write_varieties(
     """Returns the texts of each line, by the name of the decoding method.
 
     Args:
-        run: Run directory or Hugging Face folder of a language model or a translator.
+        facts: Facts of a language model or a translator.
         lines: Prompts, or sentences to translate.
         ways: Settings of :class:`GenerationRequest` by name of the method; more than one beam is
             beam search.
-        checkpoint: See :func:`.chosen_checkpoint`.
         max_new_tokens: Maximum number of tokens per text.
         seed: Random seed for sampling.
         direction: The languages, for a multilingual translator.
@@ -54,17 +51,17 @@ def write_varieties(
     """
     found, counts = {}, collections.Counter[str]()
     write: Callable[[Mapping[str, Any]], list[list[Continuation]]]
-    if refuse_others(open_directory(run), _FAMILIES) == "encoder-decoder":
-        translator = Translator(*load(run, checkpoint))
-        tokenizer: Any = translator.tokenizer
-        each = [direction_of(open_directory(run), tokenizer, direction)] * len(lines)
-        reader: Translator | CountingLanguageModel = translator
+    reader: LineTranslator | CountingLanguageModel
+    if facts.require(*_FAMILIES) == "encoder-decoder":
+        reader = translator = Pretrained.load(facts).translator()
+        each = [facts.direction(translator.tokenizer, direction)] * len(lines)
         placed = list(zip(lines, each, strict=True))
         write = lambda way: _translations(translator, placed, way, max_new_tokens, seed)
     elif direction != DEFAULT_DIRECTION:
-        raise ConfigError(f"--from and --to are for translators: leave them out for {run}")
+        raise ConfigError(f"--from and --to are for translators: leave them out for {facts.source}")
     else:
-        reader = model = load_language(run, checkpoint)
+        model: Any = Pretrained.load(facts).language()
+        reader = model
         write = lambda way: _continuations(model, lines, way, max_new_tokens, seed)
     for name, way in ways.items():
         with show_progress(f"writing: {name}"):
@@ -95,7 +92,7 @@ def _continuations(
 
 
 def _translations(
-    translator: Translator,
+    translator: LineTranslator,
     placed: Sequence[tuple[str, Direction]],
     way: Mapping[str, Any],
     most: int,

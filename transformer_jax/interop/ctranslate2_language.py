@@ -93,7 +93,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
                 f"{name}: CTranslate2 ignores the start token of this model's "
                 f"texts: leave it out, or use the engine jax"
             )
-        read = self.start.read(self.tokenizer.encode_batch([request.prompt])[0])
+        read = self.start.read(self.tokenizer.encode_batch([self.prepare(request.prompt)])[0])
         room = self.context - len(read)
         if self.shapes.full == "slide" and request.new_tokens(len(read)) > room + 1:
             raise ConfigError(

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from transformer_jax.core.keys import key_for
+from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.lengths import length_penalty
@@ -39,13 +40,16 @@ class CTranslate2Translator(LineTranslator):
         *,
         search: GenerationConfig = TRANSLATION,
         batching: TranslationBatching | None = None,
+        preparation: Preparation | None = None,
     ):
         """Initializes it with an engine, tokenizer and configuration.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
-        super().__init__(tokenizer, config, search=search, batching=batching)
+        super().__init__(
+            tokenizer, config, search=search, batching=batching, preparation=preparation
+        )
         self.engine = engine
         self._lengths = np.arange(self.most + 1)
 

@@ -19,7 +19,7 @@ from transformer_jax.data.chat.template import copy_template
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.interop.config_reader import read_config
 from transformer_jax.interop.cross_encoders import is_cross_encoder, pair_fields
-from transformer_jax.interop.family import Model
+from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.folder_keys import check_keys
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.image_processors import published_preprocessing
@@ -40,6 +40,7 @@ __all__ = [
     "HFRunDirectory",
     "convert",
     "model_of",
+    "refuse_steps",
     "republished",
     "run_fields",
     "save_converted",
@@ -87,6 +88,11 @@ class HFRunDirectory(RunDirectory):
             self._folder = _opened(self.path, self.path.resolve(), tuple(stamps))
         return self._folder
 
+    @property
+    def family(self) -> tuple[ModelFamily, Model]:  # type: ignore[override]
+        """The family of the folder, and its model as one of the family."""
+        return self.folder.family, self.folder.model
+
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
         """Returns the ``config.json`` of an equivalent run.
 
@@ -104,7 +110,7 @@ class HFRunDirectory(RunDirectory):
             CheckpointError: A tensor cannot be read.
             ConfigError: A step or an average is requested.
         """
-        self.refuse_steps(which, average)
+        refuse_steps(self.path, which, average)
         return Loaded(self.folder.load(), 0, None)
 
     def weights_digest(
@@ -116,7 +122,7 @@ class HFRunDirectory(RunDirectory):
             CheckpointError: A file cannot be read.
             ConfigError: A step or an average is requested.
         """
-        self.refuse_steps(which, average)
+        refuse_steps(self.path, which, average)
         whole = hashlib.sha256()
         for path in sorted({entry.file for entry in self.folder.tensors.entries.values()}):
             try:
@@ -126,18 +132,9 @@ class HFRunDirectory(RunDirectory):
                 raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         return whole.hexdigest()
 
-    def refuse_steps(self, which: int | str, average: int) -> None:
-        """Refuses the choice of a checkpoint, since a folder has only one.
-
-        Raises:
-            ConfigError: A step or an average is requested.
-        """
-        if isinstance(which, int) or average > 1:
-            raise ConfigError(
-                f"{self.path}: a Hugging Face checkpoint has no steps: leave --checkpoint out"
-            )
-
-    def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
+    def load_tokenizer(
+        self, sha256: str | None = None, fields: Mapping[str, Any] | None = None
+    ) -> "Tokenizer":
         """Loads the tokenizer from any supported file of the folder.
 
         Raises:
@@ -160,6 +157,16 @@ class HFRunDirectory(RunDirectory):
             text, names = find_tokenizer(self.path)
             self._found = text, special_tokens(self.folder, text, names)
         return self._found
+
+
+def refuse_steps(path: Path, which: int | str, average: int) -> None:
+    """Refuses the choice of a checkpoint, since a Hugging Face folder has only one.
+
+    Raises:
+        ConfigError: A step or an average is requested.
+    """
+    if isinstance(which, int) or average > 1:
+        raise ConfigError(f"{path}: a Hugging Face checkpoint has no steps: leave --checkpoint out")
 
 
 def _with_preprocessor(published: dict[str, Any], path: Path, image: ImageConfig) -> None:

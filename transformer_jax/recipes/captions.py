@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_dict import from_dict
@@ -39,6 +38,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.models.partition import Partition
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
@@ -129,11 +129,11 @@ class Captions(Recipe):
         from transformer_jax.inference.images import pictures_of
         from transformer_jax.recipes.initial import load_pretrained, with_given
 
-        fields = load_pretrained(path, _ENCODERS).directory.read_config()
-        there = encoder_of(path)
+        facts = load_pretrained(path, _ENCODERS).facts
+        there = encoder_of(facts)
         encoder = with_given(there, run.encoder, named.encoder, "encoder.")
         encoder = dataclasses.replace(encoder, compute=run.encoder.compute)
-        kept = pictures_of(fields, there.image).preprocessing
+        kept = pictures_of(facts.record, there.image).preprocessing
         kept = kept.scaled(there.image.image_size, encoder.image.image_size)
         preprocessing = with_given(kept, run.preprocessing, named.preprocessing, "preprocessing.")
         return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
@@ -245,11 +245,12 @@ class Captions(Recipe):
             texts += written
         return write_lines(request.output, texts)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from pictures to captions."""
         from transformer_jax.inference.captions import CaptionPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return CaptionPredictor(path, checkpoint)
+        return CaptionPredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a captioner."""
@@ -273,7 +274,7 @@ def _initial(run: Any, decoder: Any, params: Any) -> Any:
     rest = rest if decoder is None else decoder(rest)
     start = load_pretrained(run.init_encoder, _ENCODERS)
     part = "encoder" if start.family == "captioner" else None
-    start = dataclasses.replace(start, model=encoder_of(run.init_encoder))
+    start = dataclasses.replace(start, model=encoder_of(start.facts))
     encoder = start.given(params["encoder"], model=run.encoder, part=part)
     return {**rest, "encoder": encoder}
 

@@ -38,6 +38,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -105,7 +106,7 @@ class Clip(Recipe):
         from transformer_jax.inference.images import pictures_of
         from transformer_jax.recipes.initial import with_given
 
-        fields = start.directory.read_config()
+        fields = start.facts.record
         encoder, contrast = towers_of(fields)
         kept = pictures_of(fields, encoder.image).preprocessing
         changed = {
@@ -212,11 +213,12 @@ class Clip(Recipe):
         write_scores(request.output, scores)
         return 0
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from pictures and texts to vectors and similarities."""
         from transformer_jax.inference.image_texts import ImageTextPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return ImageTextPredictor(path, checkpoint)
+        return ImageTextPredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a model of two towers."""

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.loader import Batch
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -123,11 +123,12 @@ class Denoising(Recipe):
 
         return pair_parts(run, batch)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts to texts."""
         from transformer_jax.inference.generation import TranslationPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return TranslationPredictor(path, checkpoint)
+        return TranslationPredictor(Pretrained.load(facts))
 
 
 def score(

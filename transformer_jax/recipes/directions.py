@@ -108,7 +108,7 @@ def _read_supervised(path: str, run: Any) -> Any:
     Raises:
         ConfigError: Only one of the runs lower-cases its texts.
     """
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
     from transformer_jax.recipes.driver import read
 
     other = read(open_directory(path))
@@ -134,7 +134,7 @@ def _languages_of(directory: "RunDirectory") -> LanguageTags:
 def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[Way]":
     """Returns the ways to translate a direction: directly, through the pivot, by another run."""
     from transformer_jax.evaluation.directions import Way, choose_pivot
-    from transformer_jax.inference.runs import open_directory
+    from transformer_jax.inference.pretrained import open_directory
 
     trained = None if languages.directions is None else direction in languages.directions
     ways = [Way("direct", "", trained)]
@@ -155,9 +155,11 @@ def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[
 
 def _translator(request: Any, path: Path, checkpoint: str) -> "Translator":
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.inference.load_run import load
+    from transformer_jax.inference.pretrained import open_pretrained
 
-    return Translator(*load(path, checkpoint), search=beam_search(request))
+    opened = open_pretrained(path, checkpoint, "encoder-decoder")
+    # The texts are read as prepared texts.
+    return Translator(opened.model, opened.tokenizer, search=beam_search(request))
 
 
 def _score(

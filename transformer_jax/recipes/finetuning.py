@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_fields import Count, Flag, NotNegative, Range
@@ -19,7 +18,7 @@ from transformer_jax.data.labeled import (
     read_labeled,
 )
 from transformer_jax.data.labeled_files import LabeledTask
-from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, task_of
+from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
 from transformer_jax.recipes.initial_labels import as_in_start
@@ -39,6 +38,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
@@ -212,8 +212,8 @@ class Finetuning(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""
         from transformer_jax.inference.base import truncated
-        from transformer_jax.inference.encoders import load_task
-        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.encoders import check_task, task_runner
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.labeled import log_texts
         from transformer_jax.recipes.tasks.scores import measure, table, write_scores
@@ -230,10 +230,12 @@ class Finetuning(Recipe):
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
         if not parts:
             raise ConfigError(f"{request.run}: no test or validation examples: give --data")
-        loaded = load(directory.path, request.checkpoint, kind=FINE_TUNED)
+        facts = facts_of(directory, request.checkpoint)
+        opened = Pretrained.load(facts, *FINE_TUNED)
         for part in parts.values():
-            log_texts(part, loaded[1])
-        predict, *_ = load_task(directory.path, request.checkpoint, [kind], loaded=loaded)
+            log_texts(part, opened.tokenizer)
+        check_task(facts, kind)
+        predict = task_runner(opened)
         scores = {name: measure(predict, kind, labels, part) for name, part in parts.items()}
         if cut := predict.counts["cut"]:
             log(truncated(cut))
@@ -264,10 +266,10 @@ class Finetuning(Recipe):
         objective, partition = OBJECTIVES[kind](), partition_of(run.task.freeze)
         return Parts(model, objective, objective, shapes, partition, scored=0.0)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts to results of the task."""
         from transformer_jax.inference import texts
-        from transformer_jax.inference.runs import open_directory
+        from transformer_jax.inference.pretrained import Pretrained
 
         kinds: dict[str, Any] = {
             "regress": texts.RegressionPredictor,
@@ -275,8 +277,8 @@ class Finetuning(Recipe):
             "replaced": texts.TaggingPredictor,
             "qa": texts.QuestionAnsweringPredictor,
         }
-        kind = task_of(open_directory(path))["kind"]
-        return kinds.get(kind, texts.ClassificationPredictor)(path, checkpoint)
+        kind = kinds.get(facts.head.kind, texts.ClassificationPredictor)
+        return kind(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a model with the head of its task."""
@@ -313,7 +315,7 @@ def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
         )
     if weight is None:
         # A classifier has no output layer to check; its own run checked it.
-        before = task_of(start.directory) if start.family in FINE_TUNED else {}
+        before = start.facts.task_fields if start.family in FINE_TUNED else {}
         weight = before.get("lm_loss_weight", 0.5) if tied else 0.0
     from transformer_jax.data.examples import DECODER_TOKENS
 
@@ -333,18 +335,17 @@ def _as_in_start(run: FinetuneRun, start: "Initial", labels: tuple[str, ...]) ->
 
     if start.family not in FINE_TUNED or run.task.reinit_head:
         return labels
-    task = task_of(start.directory)
-    there = outputs(task["kind"], len(task.get("labels", [])))
+    head = start.facts.head
+    there = outputs(head.kind, len(head.labels))
     here = outputs(run.task.kind, len(labels))
     if there != here:
         raise ConfigError(
             f"task.init_from: {run.task.init_from} has a head of {plural(there, 'output')}, and "
             f"this run needs {here}: add --reinit-head"
         )
-    if run.task.init_from is None or {task["kind"], run.task.kind} & {"regress", "qa"}:
+    if run.task.init_from is None or {head.kind, run.task.kind} & {"regress", "qa"}:
         return labels
-    before = tuple(task.get("labels", ()))
-    return as_in_start(run.task.init_from, before, labels, "--reinit-head")
+    return as_in_start(run.task.init_from, head.labels, labels, "--reinit-head")
 
 
 def _all_texts(part: "Labeled") -> list[str]:

@@ -12,7 +12,8 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.inference.runs import ENCODERS, FINE_TUNED, abstract_model
+from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
+from transformer_jax.inference.pretrained import abstract_model
 from transformer_jax.models.lora import lora
 from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import EVERYTHING, Partition, where
@@ -290,7 +291,7 @@ def _check_head(run: Any, start: Initial) -> None:
     if not labels and _top_stack(start) == "decoder":
         return  # the table of the tokens
     parts = ("labels/",) if labels else tuple(_HEADS)
-    state = nnx.to_pure_dict(nnx.state(abstract_model(start.directory, start.model)))
+    state = nnx.to_pure_dict(nnx.state(abstract_model(start.facts, start.model)))
     if not any(name.startswith(parts) for name in flatten_dict(state)):
         raise ConfigError(
             f"{own.prefix}reinit_head: {own.init_from} has no head for this run, so it is new "

@@ -27,6 +27,7 @@ from transformer_jax.recipes.tasks.settings import ImageTask
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -100,7 +101,7 @@ class Images(Recipe):
         from transformer_jax.inference.images import pictures_of
 
         before = start.model.image
-        kept = pictures_of(start.directory.read_config(), before).preprocessing
+        kept = pictures_of(start.facts.record, before).preprocessing
         kept = kept.scaled(before.image_size, run.model.image.image_size)
         return dataclasses.replace(run, preprocessing=kept)
 
@@ -121,7 +122,7 @@ class Images(Recipe):
         for part in data.parts:
             label_numbers(part, labels)  # refuses unknown labels
         if start is not None and not run.reinit_head:
-            before = (start.directory.read_config().get("task") or {}).get("labels", ())
+            before = (start.facts.record.get("task") or {}).get("labels", ())
             labels = as_in_start(run.init_from, tuple(before), labels, "--reinit-head")
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
 
@@ -186,11 +187,12 @@ class Images(Recipe):
         write_scores(request.output, scores)
         return 0
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from pictures to labels or vectors."""
         from transformer_jax.inference.images import ImagePredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return ImagePredictor(path, checkpoint)
+        return ImagePredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns an image encoder, with a classification head if the run has labels."""

@@ -16,7 +16,6 @@ parameters once, and has its own ``config.json`` and ``tokenizer.json``.
 """
 
 import dataclasses
-import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -30,13 +29,8 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, command, p
 from transformer_jax.core.task_progress import log
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.inference.runs import (
-    ENCODERS,
-    family,
-    model_config,
-    open_directory,
-    run_title,
-)
+from transformer_jax.inference.facts import ENCODERS, Facts
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.models.image_positions import image_positions, resized_positions
 from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
@@ -44,7 +38,6 @@ from transformer_jax.recipes.checks import check_room
 from transformer_jax.recipes.given import was_given, with_normalization
 from transformer_jax.recipes.settings import start_config
 from transformer_jax.runs.config_guard import leaves
-from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_given", "with_new_rows"]
 
@@ -77,30 +70,33 @@ class Initial:
     """A trained model whose parameters initialize another run, matched by name.
 
     Attributes:
-        directory: Its folder.
+        facts: Its facts.
         model: Its configuration.
-        family: Its family, see :func:`transformer_jax.inference.runs.family`, or ``recurrent``.
-        lowercase: Whether it was trained on lower-cased text.
+        family: Its family, one of :data:`.FAMILY_NAMES`, or ``recurrent``.
     """
 
-    directory: RunDirectory
+    facts: Facts
     model: Any  # a TransformerConfig, or a RecurrentConfig
     family: str
-    lowercase: bool
 
     @property
     def name(self) -> str:
         """Returns the name for messages."""
-        return _name(self.directory, self.family)
+        return _name(self.facts, self.family)
 
-    @functools.cached_property
+    @property
+    def lowercase(self) -> bool:
+        """Returns whether it was trained on lower-cased text."""
+        return self.facts.preparation.lowercase
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the start.
 
         Raises:
             DataError: There is no usable tokenizer.
         """
-        return self.directory.load_tokenizer()
+        return self.facts.tokenizer
 
     def settings(
         self, run: StartedRun, named: StartedRun, base: ModelConfig | None = None
@@ -178,7 +174,7 @@ class Initial:
                 before, after = (leaves(dataclasses.asdict(config)) for config in (base, model))
                 given = [f"model.{key}" for key in after if after[key] != before.get(key)]
                 raise ConfigError(
-                    f"{', '.join(given)}: {name} is {list(old[name])} in {self.directory.path} and "
+                    f"{', '.join(given)}: {name} is {list(old[name])} in {self.facts.source} and "
                     f"would be {list(new[name])}: a run with {flag} keeps the sizes of its start: "
                     f"leave these settings out"
                 )
@@ -209,8 +205,8 @@ class Initial:
         Raises:
             CheckpointError: No name matches, or a parameter of the same name has another shape.
         """
-        path = self.directory.path
-        stored = self.directory.load_params("best").params
+        path = self.facts.source
+        stored = self.facts.reader.load_params("best").params
         known = _apart(flatten_dict(stored if part is None else stored[part]))
         taken, fresh = [], []
         old, like = self.tokenizer.vocab_size if tokens else 0, like or {}
@@ -268,21 +264,18 @@ def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
         ConfigError: The model is of another family; the message names the allowed ones.
         CheckpointError: The run does not exist, or is damaged.
     """
-    directory = open_directory(path)
-    found = family(directory)
-    model = None if found == "ngram" else model_config(directory)
-    if isinstance(model, RecurrentConfig) and found == "encoder-decoder":
-        found = "recurrent"
-    if found not in families or model is None:
-        name = _name(directory, found)
+    facts = read_facts(path)
+    model, family = facts.config, facts.kind
+    if isinstance(model, RecurrentConfig) and family == "encoder-decoder":
+        family = "recurrent"
+    if family not in families or model is None:
         wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
-        raise ConfigError(f"{path}: the run of {name}, not of {wanted}")
-    read = directory.group("data", "read")
-    return Initial(directory, model, found, bool(read.get("lowercase", False)))
+        raise ConfigError(f"{path}: the run of {_name(facts, family)}, not of {wanted}")
+    return Initial(facts, model, family)
 
 
-def _name(directory: RunDirectory, family: str) -> str:
-    return "a recurrent translator" if family == "recurrent" else run_title(directory)
+def _name(facts: Facts, family: str) -> str:
+    return "a recurrent translator" if family == "recurrent" else facts.title
 
 
 def with_new_rows(

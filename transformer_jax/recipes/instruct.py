@@ -40,6 +40,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from transformer_jax.data.chat.encoding import ChatEncoder
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.recipes.tasks.instruction_task import Chosen
     from transformer_jax.runs.run_directory import RunDirectory
@@ -140,9 +141,9 @@ class Instruct(Recipe):
 
     def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
         """Refuses a template that does not fit the tokenizer, by the name that the user gave it."""
-        from transformer_jax.inference.chats import encoder_of
+        from transformer_jax.inference.chats import encoder_in
 
-        encoder_of(Path(run.init_from or run.output), tokenizer, run.chat.template)
+        encoder_in(Path(run.init_from or run.output), tokenizer, run.chat.template)
         return super().with_tokenizer(run, data, tokenizer, start)
 
     def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
@@ -162,11 +163,11 @@ class Instruct(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of instruction tuning, which ends with a sample answer."""
-        from transformer_jax.inference.chats import encoder_of
+        from transformer_jax.inference.chats import encoder_in
 
         if find_template(directory.path) is None:  # the run was killed before it was written
             self.write_files(run, directory, data, None)
-        cache, encoder = token_cache(run, directory), encoder_of(directory.path, tokenizer)
+        cache, encoder = token_cache(run, directory), encoder_in(directory.path, tokenizer)
         stores = [_store(run, encoder, cache, *file) for file in _files(run)]
         task = _tuning(run, tokenizer, *_split(run, stores))
         test = functools.partial(_show_answer, run, directory, tokenizer)
@@ -192,11 +193,12 @@ class Instruct(Recipe):
 
         return row_parts(run, batch)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts and conversations to texts."""
         from transformer_jax.inference.generation import LanguageModelPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return LanguageModelPredictor(path, checkpoint)
+        return LanguageModelPredictor(Pretrained.load(facts))
 
 
 def _with_tokens(run: InstructRun, tokens: tuple[str, ...]) -> InstructRun:
@@ -216,9 +218,9 @@ def _task_on(
     run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", path: str
 ) -> "Task":
     """Returns the task of a run with validation on the conversations of a file."""
-    from transformer_jax.inference.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_in
 
-    store = _store(run, encoder_of(directory.path, tokenizer), TokenCache(), path, "--data")
+    store = _store(run, encoder_in(directory.path, tokenizer), TokenCache(), path, "--data")
     chosen = store, np.arange(len(store))
     return _tuning(run, tokenizer, chosen, chosen)
 
@@ -281,7 +283,7 @@ def _show_answer(
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.requests import GenerationRequest
     from transformer_jax.inference.chat_session import ChatModel
-    from transformer_jax.inference.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_in
 
     path = run.data.valid or run.data.train
     if not run.evaluation.sample or path is None or not os.path.exists(path):
@@ -291,7 +293,7 @@ def _show_answer(
     if not question:
         return {}
     language = DecoderLanguageModel(model, tokenizer)
-    answers = ChatModel(language, encoder_of(directory.path, tokenizer))
+    answers = ChatModel(language, encoder_in(directory.path, tokenizer))
     request = GenerationRequest("", max_new_tokens=run.evaluation.sample, temperature=0)
     try:
         answer = answers.answer(question, request).text

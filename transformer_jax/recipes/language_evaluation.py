@@ -17,8 +17,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, perplexity
-from transformer_jax.inference.load_run import load_language
-from transformer_jax.inference.runs import open_directory, text_start
+from transformer_jax.inference.pretrained import Pretrained, facts_of, open_directory
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
 from transformer_jax.recipes.driver import read
 from transformer_jax.recipes.read_flags import with_read_flags
@@ -185,9 +184,8 @@ def score_language_model(
 ) -> dict[str, Any]:
     """Prints and returns the metrics of a trained model and of n-gram models; prints a sample."""
     del step
-    language = DecoderLanguageModel(
-        model, tokenizer, start=text_start(directory, tokenizer), ends=run.ends
-    )
+    start = facts_of(directory).text_start(tokenizer)
+    language = DecoderLanguageModel(model, tokenizer, start=start, ends=run.ends)
     stores = build_stores(run, directory, texts.scored)
     report = Report(run.output or "")
     report.add("this model", evaluate_texts(language, stores))
@@ -234,7 +232,8 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
     for path in (request.run, *request.compare):
         other = open_directory(path)
         checkpoint = request.checkpoint if path == request.run else "best"
-        model = load_language(other.path, checkpoint)
+        opened = Pretrained.load(facts_of(other, checkpoint), "decoder", "ngram")
+        model: Any = opened.language()
         report.add(path, evaluate_texts(model, build_stores(_read_texts_run(other), other, chosen)))
     if orders and texts is not None:
         stores = build_stores(run, directory, chosen)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
@@ -28,6 +27,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from transformer_jax.data.document_stream import DocumentStream
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -161,11 +161,12 @@ class LanguageModel(Recipe):
 
         return row_parts(run, batch)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""
         from transformer_jax.inference.generation import LanguageModelPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return LanguageModelPredictor(path, checkpoint)
+        return LanguageModelPredictor(Pretrained.load(facts))
 
 
 def _several(texts: "DocumentStream") -> bool:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bert_pretraining import MaskingConfig, SentenceObjective
 from transformer_jax.data.documents import TextData, TextOptions
-from transformer_jax.inference.runs import ENCODERS
+from transformer_jax.inference.facts import ENCODERS
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, bert
 from transformer_jax.recipes.given import was_given
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.bert_pretraining import BertPretrainingPlan
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
@@ -144,10 +144,8 @@ class MaskedLM(Recipe):
 
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints accuracies on a text."""
-        from flax import nnx
-
         from transformer_jax.data.documents import TextSplits, read_texts
-        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.scores import write_scores
 
@@ -156,8 +154,8 @@ class MaskedLM(Recipe):
         if request.data is not None:
             parts = read_texts(request.data, run.data.read, "--data")
             texts = TextSplits(texts.train, None, {"text": parts})
-        model, tokenizer = load(directory.path, request.checkpoint, kind=self.family)
-        scores = score(run, directory, texts, tokenizer, nnx.merge(*model))
+        opened = Pretrained.load(facts_of(directory, request.checkpoint), self.family)
+        scores = score(run, directory, texts, opened.tokenizer, opened.module)
         write_scores(request.output, scores)
         return 0
 
@@ -184,11 +182,12 @@ class MaskedLM(Recipe):
             model, of(False), of(True), shapes, scored=masking.mlm_probability, ranked=True
         )
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts to vectors that also fills masks."""
+        from transformer_jax.inference.pretrained import Pretrained
         from transformer_jax.inference.texts import EncoderPredictor
 
-        return EncoderPredictor(path, checkpoint)
+        return EncoderPredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns an encoder with the heads of pre-training."""

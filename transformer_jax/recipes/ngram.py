@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_jax.core.config_fields import Configuration, Count, NotNegative
@@ -16,6 +15,7 @@ from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.texts import open_texts_of
 
 if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Ngram", "NgramConfig", "NgramRun"]
@@ -121,8 +121,9 @@ class Ngram(Recipe):
 
         return compare_models(request, directory)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""
         from transformer_jax.inference.generation import LanguageModelPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return LanguageModelPredictor(path, checkpoint)
+        return LanguageModelPredictor(Pretrained.load(facts))

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from transformer_jax.core.config_fields import (
@@ -53,6 +52,7 @@ from transformer_jax.training.settings import LoopConfig, OnPolicy, ScheduleConf
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.rewarding import RewardSource
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.on_policy import KLControl
@@ -240,12 +240,12 @@ class OnPolicyLearning(Recipe):
         self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
     ) -> "Task":
         """Returns the task of learning from rewards."""
-        from transformer_jax.inference.runs import first_token
+        from transformer_jax.inference.pretrained import facts_of
         from transformer_jax.recipes.freezing import partition_for
         from transformer_jax.recipes.rewarding import reward_inputs, reward_source
         from transformer_jax.recipes.tasks.on_policy_task import Learning, PromptRows, from_samples
 
-        align, first = run.align, first_token(directory, tokenizer)
+        align, first = run.align, facts_of(directory).first_token(tokenizer)
         source = data.source or reward_source(run, tokenizer, data.splits)
         chats = chat_encoder(directory, tokenizer, data.splits)
         length, training = align.max_prompt_length, run.training
@@ -329,11 +329,12 @@ class OnPolicyLearning(Recipe):
         """Returns the first and last tokens of texts: completions always have an end token."""
         return super().text_format(fields)._replace(ends=True)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""
         from transformer_jax.inference.generation import LanguageModelPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return LanguageModelPredictor(path, checkpoint)
+        return LanguageModelPredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a decoder, with a value head for PPO."""

@@ -119,7 +119,7 @@ def resolve_first(run: Any, start: Any) -> Any:
     """Returns the run with the first token of texts; ``auto`` becomes the start's setting."""
     if run.first != "auto":
         return run
-    return dataclasses.replace(run, first=start.directory.read_config().get("first", "bos"))
+    return dataclasses.replace(run, first=start.facts.record.get("first", "bos"))
 
 
 def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
@@ -128,7 +128,7 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
     Raises:
         ConfigError: Conversations and texts are mixed, or the start has no chat template.
     """
-    from transformer_jax.inference.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_in
 
     parts = [part for part in (splits.train, splits.valid) if part is not None]
     forms = {part.conversational for part in parts}
@@ -139,12 +139,12 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
         )
     if forms == {False}:
         return False
-    if find_template(start.directory.path) is None:
+    if find_template(start.facts.source) is None:
         raise ConfigError(
             f"data.train {run.data.train}: has conversations, but {run.init_from} has no chat "
             f"template: start from a run of instruct, or from a Hugging Face folder with one"
         )
-    encoder_of(start.directory.path, start.tokenizer)
+    encoder_in(start.facts.source, start.tokenizer)
     return True
 
 
@@ -153,16 +153,16 @@ def keep_template(directory: "RunDirectory", start: Any) -> None:
     from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
     if is_main_process():
-        copy_template(start.directory.path, directory.path)
+        copy_template(start.facts.source, directory.path)
 
 
 def chat_encoder(
     directory: "RunDirectory", tokenizer: "Tokenizer", splits: "PreferenceSplits"
 ) -> "ChatEncoder | None":
     """Returns the encoder of the run's conversations; None for texts."""
-    from transformer_jax.inference.chats import encoder_of
+    from transformer_jax.inference.chats import encoder_in
 
-    return encoder_of(directory.path, tokenizer) if splits.train.conversational else None
+    return encoder_in(directory.path, tokenizer) if splits.train.conversational else None
 
 
 def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "PreferenceSplits":

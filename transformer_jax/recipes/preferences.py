@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration, Count, NotNegative, Positive, Range
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.tasks.preference_task import CompletionRows, EncodedCompletions
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -266,21 +266,22 @@ class Preferences(Recipe):
         """Returns the first and last tokens of texts: completions always have an end token."""
         return super().text_format(fields)._replace(ends=True)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""
         from transformer_jax.inference.generation import LanguageModelPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return LanguageModelPredictor(path, checkpoint)
+        return LanguageModelPredictor(Pretrained.load(facts))
 
 
 def encode_data(
     run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the batching rules."""
-    from transformer_jax.inference.runs import first_token
+    from transformer_jax.inference.pretrained import facts_of
     from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
 
-    first, length = first_token(directory, tokenizer), run.align.max_length or LONGEST
+    first, length = facts_of(directory).first_token(tokenizer), run.align.max_length or LONGEST
     chats = chat_encoder(directory, tokenizer, data)
     answers = None if chats is None else chats.encode_answers
     rows = CompletionRows(first, length, run.training.batching, answers, run.align.truncation)

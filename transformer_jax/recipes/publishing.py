@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ConfigError, UserError
 from transformer_jax.core.task_progress import log
-from transformer_jax.inference.runs import open_directory
+from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.given import was_given
 from transformer_jax.recipes.settings import start_config
@@ -37,7 +37,7 @@ _COMPOSED = ("encoder-decoder", "captioner")
 
 def publication_of(start: "Initial") -> dict[str, Any] | None:
     """Returns the publication record of a start; None for a model that was trained here."""
-    record = start.directory.read_config().get("published")
+    record = start.facts.record.get("published")
     return record if isinstance(record, dict) else None
 
 
@@ -174,7 +174,7 @@ def within_start(run: Any, start: Any) -> Any:
         return run
     from transformer_jax.inference.encoders import read_length
 
-    most = read_length(start.directory)
+    most = read_length(start.facts)
     if run.task.max_length <= most or most >= run.model.positions.max_length:
         return run
     log(f"task.max_length {most}: the longest text that {run.task.init_from} reads")

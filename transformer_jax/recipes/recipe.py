@@ -6,13 +6,13 @@
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -50,7 +50,7 @@ class Recipe:
             :class:`.TokenBatches` or :class:`.RowBatches`. The dataclass is used by this recipe
             only: its attribute ``recipe`` becomes ``name``.
         family: The kind of its model. If ``model`` in its settings describes the complete model as
-            for a family of ``FAMILY_NAMES`` in ``transformer_jax/inference/runs.py``, the name of
+            for a family of ``FAMILY_NAMES`` in ``transformer_jax/inference/facts.py``, the name of
             this family: all commands of the family then accept its runs. Any other word is a new
             family: only ``evaluate``, ``describe`` and ``transformer_jax.load`` accept its runs.
         starts: The families that a run can start from.
@@ -303,10 +303,14 @@ class Recipe:
         """Returns the task of a stored fine-tuned model: kind, labels, length of examples."""
         return fields.get("task")
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns the object that ``transformer_jax.load`` returns.
 
-        :func:`transformer_jax.inference.load_run.load` reads its parameters and tokenizer.
+        ``Pretrained.load(facts)`` (:mod:`transformer_jax.inference.pretrained`) has the parameters
+        and the tokenizer.
+
+        Args:
+            facts: Facts of the stored run.
         """
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ and the commands find the recipe. Modules of recipes are imported on first use.
 import functools
 import importlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
     from transformer_jax.recipes.recipe import Recipe
     from transformer_jax.runs.run_directory import RunDirectory
 
-__all__ = ["RECIPES", "get_recipe", "infer_recipe", "named_runs", "recipe_name", "recipe_of"]
+__all__ = [
+    "RECIPES",
+    "get_recipe",
+    "infer_recipe",
+    "named_runs",
+    "recipe_name",
+    "recipe_of",
+    "stored_recipe",
+]
 
 # The module of each recipe, by the recipe's name: the only list of them.
 RECIPES: dict[str, str] = {
@@ -96,15 +105,29 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
         CheckpointError: ``config.json`` is damaged, names an unknown recipe, or does not describe a
             model of this library.
     """
-    name = recipe_name(directory.read_config(check=check))
+    return stored_recipe(directory.read_config(check=check), directory.config)
+
+
+def stored_recipe(fields: Mapping[str, Any], file: Path) -> "Recipe":
+    """Returns the recipe of the fields of a ``config.json``.
+
+    Args:
+        fields: The fields.
+        file: The path of the file, for messages.
+
+    Raises:
+        CheckpointError: The fields name an unknown recipe, or do not describe a model of this
+            library.
+    """
+    name = recipe_name(fields)
     if name is None:
         from transformer_jax.runs.run_directory import NOT_OURS
 
-        raise CheckpointError(f"{directory.config}: {NOT_OURS}")
+        raise CheckpointError(f"{file}: {NOT_OURS}")
     try:
         return get_recipe(name)
     except CheckpointError as error:
-        raise CheckpointError(f"{directory.config}: {error}") from None
+        raise CheckpointError(f"{file}: {error}") from None
 
 
 def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:

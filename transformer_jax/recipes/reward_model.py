@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_jax.core.config_dict import from_dict
@@ -23,6 +22,7 @@ from transformer_jax.recipes.validation import plain_scores, print_scores, valid
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -104,11 +104,12 @@ class RewardModel(Preferences):
             length = from_dict(TransformerConfig, fields["model"]).max_length
         return {"kind": "regress", "labels": [], "max_length": length}
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts and conversations to rewards."""
+        from transformer_jax.inference.pretrained import Pretrained
         from transformer_jax.inference.texts import RewardPredictor
 
-        return RewardPredictor(path, checkpoint)
+        return RewardPredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a decoder with a scalar output per text."""

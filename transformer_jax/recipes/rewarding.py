@@ -9,15 +9,14 @@ from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.chat.template import find_template
 from transformer_jax.data.preferences import Preferences, PreferenceSplits, answer_text
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.inference.runs import FINE_TUNED, family, model_config, open_directory, task_of
+from transformer_jax.inference.facts import FINE_TUNED, Facts
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.recipes.checks import mesh_of
 from transformer_jax.recipes.initial import Initial
-from transformer_jax.recipes.registry import recipe_of
 from transformer_jax.recipes.tasks.on_policy_task import reward_prompts
 from transformer_jax.recipes.tasks.rewards import PythonReward, load_reward, model_reward
 from transformer_jax.runs.manifest import file_record
-from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.on_policy import Reward
 from transformer_jax.training.preference_objectives import FrozenModel
 
@@ -59,21 +58,21 @@ def check_reward(
     if reward.file is not None:
         load_reward(reward.file, file_flag)
         return
-    directory = _reward_directory(reward, flag)
+    facts = _reward_facts(reward, flag)
     asked = run.tokenizer
     ours = add_tokens(start.tokenizer, asked.add_tokens, asked.add_special_tokens)
-    if directory.load_tokenizer().sha256 != ours.sha256:
+    if facts.tokenizer.sha256 != ours.sha256:
         raise ConfigError(
             f"{flag} {reward.run}: has different tokens from this run, which starts from "
-            f"{start.directory.path}: train a reward model from it, or with the same tokenizer"
+            f"{start.facts.source}: train a reward model from it, or with the same tokenizer"
         )
-    theirs = directory.read_config().get("first", first)
+    theirs = facts.record.get("first", first)
     if theirs != first:
         raise ConfigError(
             f"{flag} {reward.run}: its texts begin with {theirs}, texts of this run with "
             f"{first}: train both with the same --first"
         )
-    most, (setting, length) = model_config(directory).max_length, limit
+    most, (setting, length) = facts.layers.max_length, limit
     if length > most:
         raise ConfigError(
             f"{flag} {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
@@ -102,11 +101,11 @@ def check_form(
     """
     if run.reward.run is None:
         return
-    directory = _reward_directory(run.reward, flag)
-    theirs, data = find_template(directory.path), data or f"data.train {run.data.train}"
+    facts = _reward_facts(run.reward, flag)
+    theirs, data = find_template(facts.source), data or f"data.train {run.data.train}"
     if not prompts.conversational:
         # Unknown for a downloaded reward model; a run has a template only for conversations.
-        if theirs is not None and recipe_of(directory).name == "reward_model":
+        if theirs is not None and facts.recipe == "reward_model":
             raise ConfigError(
                 f"{flag} {run.reward.run}: was trained on conversations, but {data} is a file of "
                 f"texts: train a reward model on texts"
@@ -117,23 +116,23 @@ def check_form(
             f"{flag} {run.reward.run}: was trained on texts, but {data} has "
             f"conversations: train a reward model on conversations"
         )
-    ours = find_template(start.directory.path)
+    ours = find_template(start.facts.source)
     if ours is None or theirs.text != ours.text:
         raise ConfigError(
             f"{flag} {run.reward.run}: has a different chat template from "
-            f"{start.directory.path}: train a reward model from it, or with the same template"
+            f"{start.facts.source}: train a reward model from it, or with the same template"
         )
 
 
-def _reward_directory(reward: Any, flag: str = FLAGS[1]) -> RunDirectory:
+def _reward_facts(reward: Any, flag: str = FLAGS[1]) -> Facts:
     assert reward.run is not None
-    directory = open_directory(reward.run)
-    if family(directory) not in FINE_TUNED or task_of(directory).get("kind") != "regress":
+    facts = read_facts(reward.run)
+    if facts.kind not in FINE_TUNED or facts.head.kind != "regress":
         raise ConfigError(
             f"{flag} {reward.run}: not a reward model: train one, see "
             f"{command('align', 'reward', '--help')}"
         )
-    return directory
+    return facts
 
 
 def reward_inputs(run: Any) -> dict[str, str]:
@@ -144,7 +143,7 @@ def reward_inputs(run: Any) -> dict[str, str]:
     if run.reward.file is not None:
         name, path = "contents of reward.file", Path(run.reward.file)
     else:
-        name, path = "settings of reward.run", _reward_directory(run.reward).path / "config.json"
+        name, path = "settings of reward.run", _reward_facts(run.reward).file
     return {f"the {name} {path}": str(file_record(path)["sha256"])}
 
 
@@ -165,11 +164,11 @@ def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> R
         function, prompts = load_reward(path), reward_prompts(splits)
         clean = answer_text if splits.train.conversational else str
         return RewardSource(PythonReward(function, tokenizer, path, prompts, clean=clean))
-    directory = _reward_directory(run.reward)
-    config: Any = model_config(directory)
+    facts = _reward_facts(run.reward)
+    config: Any = facts.layers
     compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)
     config = dataclasses.replace(config, compute=compute)
     make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
     device = mesh_of(run).devices.flat[0]
-    params = directory.load_params("best").params
+    params = facts.reader.load_params("best").params
     return RewardSource(model_reward, FrozenModel(make, params, device))

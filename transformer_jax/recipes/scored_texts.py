@@ -25,9 +25,11 @@ def beam_search(request: Any) -> GenerationConfig:
     """Returns the beam search of the flags, by default with the run's length limit and penalty."""
     from transformer_jax.inference.folder_generation import GivenSearch, note_unused
     from transformer_jax.inference.generation_settings import search_settings
+    from transformer_jax.inference.pretrained import read_facts
 
-    note_unused(request.run, GivenSearch(request.given(), request.FLAGS, has_hf=False))
-    search: GenerationConfig = request.generation(**search_settings(request.run) | request.given())
+    facts = read_facts(request.run)
+    note_unused(facts, GivenSearch(request.given(), request.FLAGS, has_hf=False))
+    search: GenerationConfig = request.generation(**search_settings(facts) | request.given())
     return search
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_fields import Flag
@@ -27,6 +26,7 @@ from transformer_jax.recipes.translation import RecurrentRun, RecurrentTranslati
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -169,18 +169,19 @@ class Speech(Recipe):
         from transformer_jax.core.task_progress import tracked
         from transformer_jax.data.bad_rows import BadRows
         from transformer_jax.data.speech.recordings import read_manifest
-        from transformer_jax.inference.runs import preparation
-        from transformer_jax.inference.speech import load_transcriber
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
+        from transformer_jax.inference.speech import transcriber_of
         from transformer_jax.inference.transcriber import Recording
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.fit import log_scored
         from transformer_jax.recipes.tasks.speech_task import score_recordings, shown_scores
 
         [manifest] = required(request, self.title, "manifest")
-        search, prepare = beam_search(request), preparation(directory)
+        facts = facts_of(directory, request.checkpoint)
+        search, prepare = beam_search(request), facts.preparation
         prepare = dataclasses.replace(prepare, lowercase=prepare.lowercase or request.lowercase)
         listed = read_manifest(manifest, "--manifest", prepare=prepare)
-        transcriber, audio = load_transcriber(directory.path, request.checkpoint, search=search)
+        transcriber, audio = transcriber_of(Pretrained.load(facts, "speech"), search=search)
         recordings, bad = [], BadRows(manifest, what="recording")
         for i in tracked(range(len(listed)), f"reading the recordings of {manifest}"):
             with bad:
@@ -196,11 +197,12 @@ class Speech(Recipe):
         print(shown_scores(scores))
         return write_lines(request.output, texts)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from recordings to texts."""
+        from transformer_jax.inference.pretrained import Pretrained
         from transformer_jax.inference.speech import SpeechPredictor
 
-        return SpeechPredictor(path, checkpoint)
+        return SpeechPredictor(Pretrained.load(facts))
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns an encoder-decoder that reads features."""

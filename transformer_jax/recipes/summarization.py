@@ -118,7 +118,7 @@ class Summarization(Translation):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints ROUGE of summaries of a file, compared with baselines."""
         from transformer_jax.data.summaries import read_summaries
-        from transformer_jax.inference.load_run import load
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.summarization_task import score_summaries
 
@@ -128,6 +128,7 @@ class Summarization(Translation):
         references = [text for texts in texts.references for text in texts]
         words: Any = choose_words(request.tokenize, run.evaluation.tokenize, references)
         evaluation = dataclasses.replace(run.evaluation, tokenize=words)
-        loaded = load(directory.path, request.checkpoint)
-        summaries = score_summaries(*loaded, texts, evaluation, search)[1]
+        opened = Pretrained.load(facts_of(directory, request.checkpoint), self.family)
+        read = opened.model, opened.tokenizer, texts
+        summaries = score_summaries(*read, evaluation, search)[1]
         return write_lines(request.output, summaries)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_jax.core.config_fields import Rate
@@ -16,7 +15,7 @@ from transformer_jax.data.sources import (
     with_languages,
 )
 from transformer_jax.evaluation.words import check_tokenize
-from transformer_jax.inference.runs import ENCODERS
+from transformer_jax.inference.facts import ENCODERS
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -39,6 +38,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.recipes.parts import BatchShapes, Parts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -181,11 +181,12 @@ class Translation(Recipe):
 
         return pair_parts(run, batch, run.training.label_smoothing)
 
-    def predictor(self, path: Path, checkpoint: str) -> Any:
+    def predictor(self, facts: "Facts") -> Any:
         """Returns a function from sentences to translations."""
         from transformer_jax.inference.generation import TranslationPredictor
+        from transformer_jax.inference.pretrained import Pretrained
 
-        return TranslationPredictor(path, checkpoint)
+        return TranslationPredictor(Pretrained.load(facts))
 
 
 class RecurrentTranslation(Translation):
@@ -201,7 +202,7 @@ def note_prefix(run: Run, start: Any) -> None:
     """Logs the task prefixes of a published model, if the run has no prefix."""
     if start is None or start.family != "encoder-decoder" or run.data.read.source_prefix:
         return
-    published = start.directory.read_config().get("published") or {}
+    published = start.facts.record.get("published") or {}
     tasks = (published.get("fields") or {}).get("task_specific_params")
     named = {
         str(task["prefix"]): str(name)

@@ -60,7 +60,7 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
         DataError: A file cannot be read.
     """
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.inference.load_run import load
+    from transformer_jax.inference.pretrained import Pretrained, facts_of
     from transformer_jax.recipes.driver import read
     from transformer_jax.recipes.tasks.directions import mean_scores
     from transformer_jax.recipes.tasks.translation_task import score_pairs
@@ -72,7 +72,9 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
             raise ConfigError(f"--{name} is for --directions: add them, or leave it out")
     search, run = beam_search(request), with_read_flags(read(directory), request)
     tests = pairs_of(request, directory)
-    translator = Translator(*load(directory.path, request.checkpoint), search=search)
+    opened = Pretrained.load(facts_of(directory, request.checkpoint), "encoder-decoder")
+    # The pairs are read as prepared texts.
+    translator = Translator(opened.model, opened.tokenizer, search=search)
     lowercase = run.data.read.lowercase or request.lowercase
     scores, lines = {}, []
     for name, pairs in tests.items():
@@ -115,11 +117,11 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     """
     from transformer_jax.data.aligned import read_aligned
     from transformer_jax.data.sources import read_pair_file
-    from transformer_jax.inference.runs import direction_of, preparation
+    from transformer_jax.inference.pretrained import facts_of
     from transformer_jax.recipes.driver import read
-    from transformer_jax.recipes.registry import recipe_of
 
-    run, prepare = with_read_flags(read(directory), request), preparation(directory)
+    facts = facts_of(directory)
+    run, prepare = with_read_flags(read(directory), request), facts.preparation
     request = _with_test_files(request, run)
     given = one_or_several(request.pairs, "--data.pairs")
     if given is not None and (request.source is not None or request.target is not None):
@@ -133,9 +135,9 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
             f"--data.pairs {given}: a table of pairs is for training only: give a file per "
             f"direction, de-en=FILE en-cs=FILE"
         )
-    direction = direction_of(directory, directory.load_tokenizer(), request.direction)
+    direction = facts.direction(facts.tokenizer, request.direction)
     if given is None:
-        name, target = required(request, recipe_of(directory).title, "source", "target")
+        name, target = required(request, facts.title, "source", "target")
         rows = read_aligned(name, target, ("--source", "--target"))
     else:
         name, rows = given, list(read_pair_file(given, run.data.read, "--data.pairs"))

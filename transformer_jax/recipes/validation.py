@@ -37,7 +37,7 @@ def validate(
         ConfigError: There are no validation data, or their rows cannot be divided over the devices.
         CheckpointError: The checkpoint does not exist, or is damaged.
     """
-    from transformer_jax.inference.load_run import chosen_checkpoint
+    from transformer_jax.inference.pretrained import chosen_checkpoint
     from transformer_jax.parallel.placement import loading_mesh
     from transformer_jax.parallel.sharding import num_batch_shards
     from transformer_jax.training.validation import validate_checkpoint

@@ -35,6 +35,7 @@ __all__ = [
     "exists",
     "file_record",
     "find_corruption",
+    "is_optimizer_file",
     "item_directory",
     "read",
     "rewrite",
@@ -68,6 +69,17 @@ class UnreadableError(CheckpointError):
 
     It may be good, so it is neither set aside nor replaced by an earlier one.
     """
+
+
+def is_optimizer_file(name: str) -> bool:
+    """Returns whether a file of a run is needed only to resume it.
+
+    Example:
+        >>> is_optimizer_file("checkpoints/7/optimizer/0.npz"), is_optimizer_file("config.json")
+        (True, False)
+    """
+    parts = name.split("/")
+    return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"
 
 
 def _unread(path: Path, error: OSError) -> CheckpointError:

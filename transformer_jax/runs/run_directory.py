@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,6 +77,8 @@ class RunDirectory:
         >>> RunDirectory("runs/base").metrics.name
         'metrics.jsonl'
     """
+
+    family: Any = None  # of a Hugging Face folder, with its model as one of the family
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = working_copy(path)
@@ -298,8 +300,14 @@ class RunDirectory:
 
         return weights_digest(self.path, which, average=average)
 
-    def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
+    def load_tokenizer(
+        self, sha256: str | None = None, fields: Mapping[str, Any] | None = None
+    ) -> "Tokenizer":
         """Loads the tokenizer, whose file must have this checksum, by default the manifest's.
+
+        Args:
+            sha256: The checksum.
+            fields: ``config.json``; None reads it.
 
         Raises:
             DataError: The file is missing, is not a tokenizer, or has another checksum.
@@ -309,8 +317,9 @@ class RunDirectory:
 
         if sha256 is None:
             sha256 = (latest_manifest(self.path) or {}).get("tokenizer")
-        special = self.read_config().get("special") if manifest.exists(self.config) else None
-        return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
+        if fields is None:
+            fields = self.read_config() if manifest.exists(self.config) else {}
+        return load_tokenizer(self.tokenizer, sha256=sha256, special=fields.get("special"))
 
     def template_digest(self) -> str | None:
         """Returns the checksum of the chat template's file, or None.

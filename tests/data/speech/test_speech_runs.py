@@ -29,8 +29,8 @@ from transformer_jax.data.speech.recordings import (
 )
 from transformer_jax.data.speech.store import build_speech_store, make_speech_batch
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.inference.runs import family, open_directory
-from transformer_jax.inference.speech import load_transcriber
+from transformer_jax.inference.pretrained import open_directory, open_pretrained, read_facts
+from transformer_jax.inference.speech import transcriber_of
 from transformer_jax.inference.transcriber import Recording
 from transformer_jax.models.config import FeatureConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
@@ -135,7 +135,7 @@ def test_a_run_holds_the_normalization_of_its_training_data(speech, trained):
     np.testing.assert_allclose(found["std"], every.std(0, dtype=np.float64), rtol=1e-5)
     assert config["model"]["features"] == {"num_features": WIDTH, "stacked_frames": 2}
     assert driver.read(open_directory(trained)).data.normalization.mean == (*found["mean"],)
-    assert family(open_directory(trained)) == "speech"
+    assert read_facts(trained).kind == "speech"
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_what_is_transcribed_is_read_as_in_training(speech, trained):
     """The arrays of a batch of training are those that a transcriber makes of the same files."""
     run = driver.read(open_directory(trained))
     recordings = read_manifest(str(speech / "train.tsv"))
-    transcriber, audio = load_transcriber(trained)
+    transcriber, audio = transcriber_of(open_pretrained(trained))
     store = build_speech_store(
         build_features(recordings, run.data.audio),
         recordings,

@@ -74,6 +74,7 @@ class RewardRunner(TaskRunner):
                 template refuses the conversation; or prompt or completion is not text.
         """
         assert seconds is None, "reward models do not read pairs"
+        texts = [self._prepare(text) if isinstance(text, str) else text for text in texts]
         parts: dict[int, _Parts] = {}
         alone = {i: text for i, text in enumerate(texts) if isinstance(text, str)}
         ids = self._tokenizer.encode_batch(list(alone.values()))

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.examples import EncodedExamples, OddToken, encode_sentences
-from transformer_jax.data.preparation import PlacedText
+from transformer_jax.data.preparation import PlacedText, Preparation
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
@@ -52,12 +52,14 @@ class ReadingForm(NamedTuple):
         has_types: Whether tokens of the second text have type 1.
         odd_token: See :func:`.encode_sentences`.
         activation: The activation of numbers.
+        preparation: The preparation of texts in training; None if they come prepared.
     """
 
     template: SpecialTokensTemplate | None = None
     has_types: bool = True
     odd_token: OddToken = "first"
     activation: ScoreActivation = "identity"
+    preparation: Preparation | None = None
 
 
 _TRAINED_HERE = ReadingForm()
@@ -147,6 +149,7 @@ class TaskRunner:
         self._may_have_none = "none" in labels
         self.counts: collections.Counter[str] = collections.Counter()
         self._template, self._odd_token = form.template, form.odd_token
+        self._preparation = form.preparation
         regress = kind == "regress"
         shares = _ACTIVATIONS[form.activation] if regress else _SHARES.get(kind, jax.nn.softmax)
 
@@ -187,7 +190,14 @@ class TaskRunner:
         """Returns the number for each text or pair of texts."""
         return self._texts(texts, seconds)[:, 0]
 
+    def _prepared(self, texts: Sequence[str]) -> list[str]:
+        if self._preparation is None:
+            return list(texts)
+        return list(map(self._preparation.line, texts))
+
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
+        texts = self._prepared(texts)
+        seconds = None if seconds is None else self._prepared(seconds)
         examples, cut = encode_sentences(
             texts, seconds, self._tokenizer, self._length, self._template, self._odd_token
         )
@@ -214,6 +224,7 @@ class TaskRunner:
 
     def tags(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, float]]]:
         """Returns the tag of each word of each sentence, with its probability."""
+        words = list(map(self._prepared, words))
         out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
         tagged = encode_tagged(words, self._tokenizer, self._length, self._template)
         self._tell(tagged.cut, list(map(" ".join, words)))
@@ -239,6 +250,8 @@ class TaskRunner:
             best: Number of answers per question.
             longest: Maximum length of an answer in tokens.
         """
+        originals, placed = contexts, self._placed(contexts)
+        questions, contexts = self._prepared(questions), [read.text for read in placed]
         how = self._length, self._stride
         spans = encode_questions(
             questions, contexts, self._tokenizer, *how, template=self._template
@@ -263,8 +276,16 @@ class TaskRunner:
             ]
             if self._may_have_none or not ranked:
                 ranked.append(AnswerSpan("", -1, 0.0))
-            out.append(sorted(ranked, key=lambda answer: -answer.score)[:best])
+            ranked = sorted(ranked, key=lambda answer: -answer.score)[:best]
+            original, read = originals[question], placed[question]
+            out.append([answer.of_original(original, read) for answer in ranked])
         return out
+
+    def _placed(self, contexts: Sequence[str]) -> list[PlacedText]:
+        """Returns contexts as the model reads them; one may be that of many questions."""
+        preparation = self._preparation or Preparation(normalization="none")
+        placed = {context: preparation.placed(context) for context in dict.fromkeys(contexts)}
+        return [placed[context] for context in contexts]
 
 
 def _spans(

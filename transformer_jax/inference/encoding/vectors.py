@@ -81,6 +81,7 @@ class Embedder:
             positions.
         tokens: Maximum number of tokens per batch, with padding.
         template: The special tokens around texts; None is the default of training here.
+        prepare: Prepares a text, put after a prompt, as in training.
 
     Attributes:
         layers: Number of layers L; vectors have L + 1 layers, of which the first is the embeddings.
@@ -97,8 +98,9 @@ class Embedder:
         length: int | None = None,
         tokens: int | None = None,
         template: SpecialTokensTemplate | None = None,
+        prepare: Callable[[str, str], str] = lambda text, prompt: prompt + text,
     ):
-        self.params = model[1]
+        self.params, self._prepare = model[1], prepare
         device = device_of(self.params)
         whole = with_attention_kernels(nnx.merge(*model), device)
         self._graph = nnx.graphdef(whole)
@@ -123,6 +125,7 @@ class Embedder:
         *,
         layers: Layers = "last",
         pool: Pools = "mean",
+        prompt: str = "",
         skip: int = 0,
         block: int = 4096,
     ) -> Iterator[EmbeddingBatch]:
@@ -137,6 +140,7 @@ class Embedder:
                 [CLS]; ``max``; ``mean_sqrt_len_tokens``, the sum divided by the square root of the
                 length; ``weightedmean``, weighted by position, from 1; ``lasttoken``; ``none``, one
                 vector per token. Vectors of several poolings are concatenated.
+            prompt: Text to put before each text.
             skip: Number of tokens at the start of each text to exclude.
             block: Number of texts to read before the first vectors are computed.
 
@@ -144,7 +148,7 @@ class Embedder:
             ConfigError: A layer or pooling is unknown.
         """
         self.check(layers, pool)
-        remaining = iter(texts)
+        remaining = (self.prepared(text, prompt) for text in texts)
         while chunk := list(itertools.islice(remaining, block)):
             examples, cut = self._encode(chunk)
             store = examples.store
@@ -154,6 +158,10 @@ class Embedder:
             if self.dense is not None and layers == "last" and pool != "none":
                 made = self.dense(made)
             yield EmbeddingBatch(made, store.lengths, np.asarray(store.ids))
+
+    def prepared(self, text: str, prompt: str = "") -> str:
+        """Returns a text as the encoder reads it, after a prompt."""
+        return self._prepare(text, prompt)
 
     def check(self, layers: Layers, pool: Pools) -> None:
         """Refuses unknown layers and poolings.
@@ -189,9 +197,14 @@ class Embedder:
     def word(self, sentence: str, word: str) -> list[WordVectors]:
         """Yields the vectors of each occurrence of a word in a sentence.
 
+        Args:
+            sentence: The sentence.
+            word: The word, as the encoder reads it.
+
         Raises:
             DataError: The word is not in the sentence, or in its truncated part.
         """
+        sentence = self.prepared(sentence)
         found = find_word(sentence, word)
         if not found:
             raise DataError(f'"{word}" is not a word of the sentence "{sentence}"')
@@ -276,8 +289,8 @@ class Embedder:
         Raises:
             DataError: The texts are longer than the model's length.
         """
-        seconds = None if second is None else [second]
-        examples, cut = self._encode([text], seconds)
+        seconds = None if second is None else [self.prepared(second)]
+        examples, cut = self._encode([self.prepared(text)], seconds)
         if cut:
             raise DataError(f"the text has more than {plural(self.length, 'token')}: shorten it")
         return self._tokenizer.convert_ids_to_tokens(examples.store.ids.tolist()), self._maps(
