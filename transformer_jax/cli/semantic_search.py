@@ -90,15 +90,12 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         vectors = vectors_of(opened, direction=self.direction)
         vectors.dense = opened.sentence_layer if own else None
         prompts = [prompt_of(facts, kind) if own else "" for kind in ("query", "document")]
-        query, document = (
-            {"prompt": prompt, "skip": skip_of(facts, vectors, prompt)} for prompt in prompts
-        )
         how: Any = {"layers": layers, "pool": pool}
-        [asked] = vectors.embed([self.query], **how, **query)
-        if vectors.counts["cut"]:
-            note(f"the query is truncated to {plural(vectors.length, 'token')}")
-        note_unknown(vectors.counts, "query")
-        vectors.counts.clear()
+        query, document = (
+            how | {"prompt": one, "skip": skip_of(facts, vectors, one)} for one in prompts
+        )
+        [asked] = vectors.embed([self.query], **query)
+        _note_query(vectors)
         kept: list[tuple[int, str]] = []  # lines of the current window
 
         def lines():
@@ -109,7 +106,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
         # A min-heap; on ties, the later line is dropped.
         heap: list[tuple[float, int, str]] = []
-        for made in vectors.embed(lines(), **how, **document):
+        for made in vectors.embed(lines(), **document):
             worth = compare(made.vectors, asked.vectors)
             for value, (number, line) in zip(worth.tolist(), kept, strict=True):
                 heapq.heappush(heap, (value, -number, line))
@@ -118,11 +115,19 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
             kept.clear()
         if not heap:
             raise DataError(f"semantic-search {self.file}: no lines: it is empty")
-        rows = [(f"{value:.4f}", str(-n), line) for value, n, line in sorted(heap, reverse=True)]
-        for row in ((name, "line", "text"), *rows):
-            write(*row)
+        write(name, "line", "text")
+        for value, number, line in sorted(heap, reverse=True):
+            write(f"{value:.4f}", str(-number), line)
         _note_lines(vectors)
         return 0
+
+
+def _note_query(vectors: "Embedder") -> None:
+    """Prints notes about the query if it was not read as it is, and counts anew."""
+    if vectors.counts["cut"]:
+        note(f"the query is truncated to {plural(vectors.length, 'token')}")
+    note_unknown(vectors.counts, "query")
+    vectors.counts.clear()
 
 
 def _note_lines(vectors: "Embedder") -> None:
