@@ -14,7 +14,8 @@ from tests.parity import layouts
 from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigError
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.store import Pictures
-from transformer_jax.inference.images import ImagePredictor, picture_batches
+from transformer_jax.inference.images import picture_batches
+from transformer_jax.inference.pretrained import open_pretrained
 from transformer_jax.interop.hf_run_directory import HFRunDirectory
 
 NAMES = ("vit", "vit_bare")
@@ -82,13 +83,13 @@ def test_commands_of_texts_name_the_one_of_images(published, run_command, tmp_pa
 
 
 def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
-    with pytest.raises(ConfigError, match="a text model, which cannot read images"):
-        ImagePredictor(published("bert"))
+    with pytest.raises(ConfigError, match="a pre-trained encoder is bidirectional"):
+        open_pretrained(published("bert"), "best", "image")
     with pytest.raises(CheckpointError, match="no such run directory"):
-        ImagePredictor(tmp_path / "nothing")
+        open_pretrained(tmp_path / "nothing", "best", "image")
     (tmp_path / "config.json").write_text(json.dumps({"model": {"image": {"image_size": 0}}}))
     with pytest.raises(CheckpointError, match=r"it has no tokenizer\.json"):
-        ImagePredictor(tmp_path)
+        open_pretrained(tmp_path, "best", "image")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_what_cannot_be_is_refused_by_name(published, tmp_path, change, said):
     fields = layouts.LAYOUTS["vit"]["config"] | change
     (folder / "config.json").write_text(json.dumps(fields))
     with pytest.raises(CheckpointError, match=said) as error:
-        ImagePredictor(folder)
+        open_pretrained(folder, "best", "image")
     assert "\n" not in str(error.value)
 
 

@@ -222,6 +222,7 @@ class Captions(Recipe):
         from transformer_jax.data.images.captions import references
         from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.captions import CaptionPredictor
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.caption_task import score_captions
 
@@ -231,7 +232,8 @@ class Captions(Recipe):
         else:
             table = open_table(request.images, run.data.read, "--data.images")
             parts = {table.name: table}
-        predictor, texts = CaptionPredictor(directory.path, request.checkpoint), []
+        opened = Pretrained.load(facts_of(directory, request.checkpoint))
+        predictor, texts = CaptionPredictor(opened), []
         captioner = predictor.captioner
         captioner.search = search
         for name, part in parts.items():

@@ -199,6 +199,7 @@ class Clip(Recipe):
         """Prints recall among pictures and texts."""
         from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.image_texts import ImageTextPredictor
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
@@ -207,7 +208,8 @@ class Clip(Recipe):
             _, parts = scored_pictures(run, self.open_data, request.run)
         else:
             parts = {"data": open_table(request.images, run.data.read, "--data.images")}
-        predictor = ImageTextPredictor(directory.path, request.checkpoint)
+        opened = Pretrained.load(facts_of(directory, request.checkpoint))
+        predictor = ImageTextPredictor(opened)
         scores = {name: predictor.recalls(part) for name, part in parts.items()}
         print(table(scores), flush=True)
         write_scores(request.output, scores)

@@ -166,11 +166,13 @@ class Images(Recipe):
     def evaluate(self, request: Any, directory: "RunDirectory") -> int:
         """Prints the metrics on labeled pictures, or on the pictures of the run."""
         from transformer_jax.inference.images import ImagePredictor
+        from transformer_jax.inference.pretrained import Pretrained, facts_of
         from transformer_jax.recipes.driver import read
         from transformer_jax.recipes.tasks.image_task import image_scores, open_stores
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
-        predictor = ImagePredictor(directory.path, request.checkpoint)
+        opened = Pretrained.load(facts_of(directory, request.checkpoint))
+        predictor = ImagePredictor(opened)
         if request.data is not None:
             options = changed_options(_stored_data(directory).read, request)
             splits = ImageSplits(open_table(request.data, options, "--data.images"), read=options)
