@@ -214,9 +214,9 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         ((*of_files(), *TEMPLATE, "--seed", "-1"), 2, "--seed is -1: at least 0"),
         ((*of_files(), *TEMPLATE, "--match-field", "kind"), 3, "table.tsv:1: no field 'kind'"),
         (of_files(), 3, "table.tsv:1: no field 'input': the header names land, city, note"),
-        (of_files("table.jsonl"), 3, "table.jsonl:1: no field 'input': it has city, land, n"),
+        (of_files("table.jsonl"), 3, "table.jsonl:1: no field 'input', only 'city', 'land', 'n'"),
         ((*of_files("table.jsonl"), "--template", "{n}", "--answer-template", "{city}"), 3,
-         "table.jsonl:1: field 'n' is int; text is needed"),
+         "table.jsonl:1: field 'n' is a number; text is needed"),
         ((*of_files(), "--template", "{land"), 2, "--template '{land': expected '}'"),
         ((*of_files(), "--template", "{land!r}"), 2, "must be a name and nothing else"),
         ((*of_files(), "--answer-template", "}"), 2, "--answer-template '}': Single '}'"),
@@ -256,8 +256,9 @@ def test_a_translator_is_refused(run_prompt, tmp_path):
         ("a.tsv", "x\tx\n1\t2\n", "a.tsv:1: duplicate field names: x, x"),
         ("a.jsonl", "\n", "no rows: it is empty"),
         ("a.jsonl", '{"x": "1"}\n{', "a.jsonl:2: not JSON"),
-        ("a.jsonl", '{"x": "1"}\n["x"]', "a.jsonl:2: a JSON object is needed, found list"),
-        ("a.jsonl", '{"x": "1"}\n{}', "a.jsonl:2: no field 'x': it has none"),
+        ("a.jsonl", '{"x": "1"}\n["x"]', "a.jsonl:2: a JSON object is needed, found a list"),
+        ("a.jsonl", '{"x": "1"}\n{"x": "\\ud800"}', "a.jsonl:2: field 'x' holds half a character"),
+        ("a.jsonl", '{"x": "1"}\n{}', "a.jsonl:2: no field 'x', only none"),
     ],
 )
 def test_files_are_checked_line_by_line(tmp_path, name, text, says):

@@ -31,7 +31,7 @@ def test_messages_and_pairs_are_read_in_their_order(tmp_path):
     ("row", "message"),
     [
         ("{", "not JSON: .*"),
-        ("[1]", "a JSON object is needed, found list"),
+        ("[1]", "a JSON object is needed, found a list"),
         ({"text": "a"}, "no field \"messages\", only 'text': a line is .*"),
         ({"prompt": "a"}, "no field 'completion', only 'prompt': .*"),
         ({"messages": []}, "the conversation has no messages"),

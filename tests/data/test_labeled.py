@@ -149,8 +149,8 @@ def test_bad_lines_are_named(write, text, task, options, message):
     ("row", "message"),
     [
         ({"text": "a"}, r"jsonl:1: no field 'label', only 'text': name it with data.read.label"),
-        ({"text": "a", "label": None}, r":1: field 'label' is NoneType; text is needed"),
-        ({"text": 1, "label": "x"}, r":1: field 'text' is int; text is needed"),
+        ({"text": "a", "label": None}, r":1: field 'label' is null; text is needed"),
+        ({"text": 1, "label": "x"}, r":1: field 'text' is a number; text is needed"),
         ({"text": "\ud800", "label": "x"}, r":1: field 'text' holds half a character"),
     ],
 )
@@ -166,7 +166,7 @@ def test_bad_json_lines_are_named(write, row, message):
         ({"text": "a b", "upos": ["X"]}, r":1: field 'text' is not a list of texts"),
         ({"text": ["a"], "tags": ["X"]}, r":1: field 'upos' is not a list .*data.read.tag"),
         ({"text": ["a", " "], "upos": ["X", "Y"]}, r":1: field 'text, item 2' is empty"),
-        ({"text": ["a"], "upos": [3]}, r":1: field 'upos, item 1' is int"),
+        ({"text": ["a"], "upos": [3]}, r":1: field 'upos, item 1' is a number"),
     ],
 )
 def test_b36_tags_that_do_not_match_words_are_named(write, row, message):
@@ -203,7 +203,7 @@ def test_b36_bad_conllu_is_named(write, old, new, message):
         (question("pears"), r"the answer 'pears' .*it is nowhere in it"),
         (question(""), r"question q1: an answer is empty"),
         (question(answers=[]), r'question q1: no answers: give one, or say "is_impossible": true'),
-        (question(id=7), r"article 1, paragraph 1, question 1: field 'id' is int"),
+        (question(id=7), r"article 1, paragraph 1, question 1: field 'id' is a number"),
         ({"id": "q1"}, r"question q1: no field 'question', only 'id': SQuAD has data,"),
         (question(question=" "), r"question q1: the question is empty"),
     ],
@@ -217,7 +217,7 @@ def test_answers_outside_their_paragraph_are_named(write, row, message):
 def test_squad_files_that_are_none_are_refused(write):
     for text, message in (
         ('{"data": [\n}', r"json:2: not JSON"),
-        ("[]", r"train.json: no field 'data', only list"),
+        ("[]", r"train.json: no field 'data', only a list"),
         ('{"data": []}', r"no questions: it is empty"),
         (squad(question(), question()), r"question q1: comes twice"),
     ):

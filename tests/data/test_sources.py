@@ -1,5 +1,6 @@
 """Pairs from files: what is read, what is counted out, what is refused and in which words."""
 
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -14,6 +15,8 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.old_names import earlier_settings
 from transformer_jax.data.aligned import find_misalignment
 from transformer_jax.data.corpora import phrasebook
+from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.labeled_files import read_sentences
 from transformer_jax.data.sources import (
     Files,
     PairData,
@@ -23,6 +26,7 @@ from transformer_jax.data.sources import (
     load_splits,
     read_pairs,
 )
+from transformer_jax.data.speech.manifest import read_manifest
 from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
 from transformer_jax.recipes.driver import begin
 from transformer_jax.recipes.registry import named_runs
@@ -160,10 +164,10 @@ def test_jsonl_takes_named_fields(write):
     [
         ('{"source": "a", "target": ', "not JSON"),
         ("[" * 200_000, "not JSON"),
-        ('["a", "b"]', "a JSON object is needed, found list"),
+        ('["a", "b"]', "a JSON object is needed, found a list"),
         ('{"source": "a", "tgt": "b"}', "no field 'target', only 'source', 'tgt'"),
-        ('{"source": "a", "target": 3}', "field 'target' is int; text is needed"),
-        ('{"source": "a", "target": null}', "field 'target' is NoneType"),
+        ('{"source": "a", "target": 3}', "field 'target' is a number; text is needed"),
+        ('{"source": "a", "target": null}', "field 'target' is null"),
         (r'{"source": "a", "target": "\ud800"}', "half a character"),
         (r'{"source": "a\u0000", "target": "b"}', "holds NUL"),
         (r'{"source": "a\nb", "target": "b"}', "a line break"),
@@ -355,7 +359,7 @@ def test_the_training_file_says_which_language_is_the_source(write, tmp_path):
     [
         ({"translation": {"en": "one"}}, "translation holds 1 language (en)"),
         ({"translation": {"en": "one", "fr": "un", "de": "eins"}}, "data.read.fields"),
-        ({"translation": {"en": "one", "fr": 3}}, "field 'fr' is int"),
+        ({"translation": {"en": "one", "fr": 3}}, "field 'fr' is a number"),
         ({"translation": "one"}, "no field 'source'"),
         ({"language": ["en", "fr"], "translation": ["one", "un"]},
          "language and translation are lists, of any number of texts, and a pair is needed"),
@@ -412,3 +416,44 @@ def test_given_validation_and_test_files_are_used(write):
     assert splits.tests["test"][0] == ("st", "tt")
     held = load_splits(dataclasses.replace(data, valid=Files()))
     assert (len(held.train), len(held.valid)) == (90, 10)
+
+
+QUOTED = '"He said ""hi"""\t"oui"\na ""b""\tc\n"x"\t"y ""z"""\n'
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "read"),
+    [
+        ("", "a.tsv", lambda path: read_pairs(Files(pairs=path))),
+        ("text\tlabel\n", "a.tsv", lambda path: read_sentences(path, "classify")),
+        ("image\tlabel\n", "a.tsv", read_images),
+        ("path\ttext\n", "a.tsv", lambda path: read_manifest(path, bad_rows="skip")),
+    ],
+    ids=["pairs", "labels", "pictures", "recordings"],
+)
+def test_a_table_that_is_quoted_as_csv_is_told(tmp_path, capsys, head, name, read):
+    (tmp_path / name).write_text(head + QUOTED)
+    with contextlib.suppress(DataError):  # there are no recordings
+        read(str(tmp_path / name))
+    assert capsys.readouterr().err.count("a.tsv: 2 lines with cells in quotes") == 1
+
+
+@pytest.mark.parametrize(("head", "told"), [("Source\ttarget ", 1), ("source\tun", 0)])
+def test_a_line_of_names_before_pairs_is_told(tmp_path, capsys, head, told):
+    path = tmp_path / "a.tsv"
+    path.write_text(f"{head}\none\tun\nsource\ttarget\n")
+    assert len(read_pairs(Files(pairs=str(path)))) == 3
+    assert capsys.readouterr().err.count(f"{path}:1: 'Source' and 'target ' look like") == told
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+def test_a_run_without_validation_is_told(tmp_path, capsys, rows):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\tun\n" * rows)
+    assert load_splits(PairData(pairs=str(path))).valid is None
+    assert capsys.readouterr().err.count(f"{path}: no validation: at most a tenth") == 1
+    (tmp_path / "a.jsonl").write_text('{"source": "one", "target": "un"}\n' * rows)
+    assert load_summaries(SummaryData(train=str(tmp_path / "a.jsonl"))).valid is None
+    assert "a.jsonl: no validation: at most a tenth is held out" in capsys.readouterr().err
+    load_splits(PairData(pairs=str(path), read=ReadOptions(validation_size=0)))
+    assert "no validation" not in capsys.readouterr().err

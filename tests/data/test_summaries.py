@@ -63,10 +63,10 @@ def test_every_text_of_what_is_scored_stays(tmp_path):
     [
         (['{"source": "a", "target": "b"}', '{"source": "a"}'],
          "a.jsonl:2: no field 'target', only 'source': name the two with data.read.fields"),
-        (['{"source": 3, "target": "b"}'], "a.jsonl:1: field 'source' is int, and text or a list"),
-        (['{"source": ["a", 1], "target": "b"}'], "a.jsonl:1: field 'source' holds int, and text"),
+        (['{"source": 3, "target": "b"}'], "a.jsonl:1: field 'source' is a number, and text or"),
+        (['{"source": ["a", 1], "target": "b"}'], "a.jsonl:1: field 'source' holds a number, and"),
         (['{"source": "a\\u0000", "target": "b"}'], "a.jsonl:1: field 'source' holds NUL"),
-        (["[]"], "a.jsonl:1: a JSON object is needed, found list"),
+        (["[]"], "a.jsonl:1: a JSON object is needed, found a list"),
         (["nothing"], "a.jsonl:1: not JSON"),
         (['{"source": "", "target": "b"}'], "no summaries: all 1 of its lines have an empty side"),
         ([""], "no summaries: it is empty"),

@@ -304,30 +304,13 @@ def _tsv(
 def _jsonl(
     path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str], bad: "BadRows"
 ) -> Iterator[tuple[int, dict[str, str]]]:
+    from transformer_jax.data.tables import parse_object, text_field
+
+    hint = "the template needs it"
     for number, line in lines:
-        row: dict[str, str] | None = None
         with bad:
-            row = _json_fields(line, needed, f"{path}:{number}")
-        if row is not None:
-            yield number, row
-
-
-def _json_fields(line: str, needed: Sequence[str], where: str) -> dict[str, str]:
-    """Returns the texts of a line in JSON by field."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: a JSON object is needed, found {type(row).__name__}")
-    for field in needed:
-        if field not in row:
-            raise DataError(f"{where}: no field {field!r}: it has {', '.join(row) or 'none'}")
-        if not isinstance(row[field], str):
-            raise DataError(
-                f"{where}: field {field!r} is {type(row[field]).__name__}; text is needed"
-            )
-    return {field: row[field] for field in needed}
+            row = parse_object(line, path, number)
+            yield number, {name: text_field(row, name, path, number, hint) for name in needed}
 
 
 def _fields(text: str, flag: str) -> list[str]:

@@ -10,7 +10,7 @@ from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.tables import TsvCells, parse_object, text_field
 from transformer_jax.data.text import check_readable, numbered_lines
 from transformer_jax.data.unread import Unread
 
@@ -242,11 +242,11 @@ def _tsv(
         raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
     header = bool(named) if header is None else header
     unread = Unread(path, "column")
-    places, most = list[int](), 0
+    places, most, table = list[int](), 0, TsvCells(path)
     for number, line in numbered_lines(path, where, bad):
         if not line.strip():
             continue
-        cells = line.split("\t")
+        cells = table.split(line)
         if not places:
             places, most = _places(cells, fields, f"{path}:{number}"), len(cells)
             names = [name.strip() for name in cells] if header else [""] * len(cells)
@@ -259,6 +259,7 @@ def _tsv(
         with bad:
             _check_cells(cells, fields, places, most, header, f"{path}:{number}")
             yield number, [cells[i] for i in places]
+    table.report()
 
 
 def _check_cells(

@@ -163,8 +163,7 @@ class ContiguousPlan(_Plan):
         if total_tokens < least:
             raise DataError(
                 f"the text has {plural(total_tokens, 'token')} and a block of {length} needs "
-                f"{least}: give "
-                f"more text, or a shorter block"
+                f"{least}: give more text, or a shorter training.sequence_length"
             )
         self._targets = total_tokens - 1
         if shuffle:

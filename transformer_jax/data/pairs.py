@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, SupportsIndex
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.preparation import Preparation
 
@@ -20,6 +21,7 @@ __all__ = [
     "describe_overlap",
     "describe_swapped",
     "hold_out",
+    "warn_none_held",
 ]
 
 Grouping = Literal["both", "source"]
@@ -192,11 +194,22 @@ def hold_out(pairs: Pairs, count: int, grouped_by: Grouping = "both") -> tuple[P
         targets = pairs.targets if grouped_by == "both" else None
         inside = choose_held(pairs.sources, targets, count)
     if not any(inside):
+        warn_none_held(pairs.name, count)
         return pairs, None
     return (
         _select(pairs, [not held for held in inside], pairs.name, pairs.counts),
         _select(pairs, inside, f"{pairs.name} (held out)", {}),
     )
+
+
+def warn_none_held(name: str, count: int) -> None:
+    """Logs that no examples are held out for validation, unless that is what ``count`` says."""
+    if count:
+        log(
+            f"warning: {name}: no validation: at most a tenth is held out, and examples that share "
+            f"a text stay together, so there is none: give data.valid, or set "
+            f"data.read.validation_size to 0"
+        )
 
 
 def choose_held(sources: Sequence[str], targets: Sequence[str] | None, count: int) -> list[bool]:

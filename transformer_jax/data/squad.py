@@ -9,6 +9,7 @@ from typing import Any
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.tables import json_kind
 from transformer_jax.data.text import read_lines
 
 __all__ = ["Questions", "SquadAnswer", "read_questions"]
@@ -148,7 +149,7 @@ def _list(row: Any, key: str, place: str) -> list[Any]:
 
 def _field(row: Any, key: str, kind: type, place: str) -> Any:
     if not isinstance(row, dict) or key not in row:
-        have = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
+        have = ", ".join(map(repr, row)) if isinstance(row, dict) else json_kind(row)
         raise DataError(
             f"{place}: no field {key!r}, only {have or 'none'}: SQuAD has data, paragraphs, "
             f"context, qas, id, question, answers, text, answer_start"
@@ -156,7 +157,7 @@ def _field(row: Any, key: str, kind: type, place: str) -> Any:
     found = row[key]
     if not isinstance(found, kind) or isinstance(found, bool):
         raise DataError(
-            f"{place}: field {key!r} is {type(found).__name__}; {kind.__name__} is needed"
+            f"{place}: field {key!r} is {json_kind(found)}; {json_kind(kind())} is needed"
         )
     if isinstance(found, str):
         try:

@@ -6,7 +6,14 @@ from typing import Annotated
 from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
-from transformer_jax.data.pairs import Grouping, Pairs, choose_held, describe_held, describe_overlap
+from transformer_jax.data.pairs import (
+    Grouping,
+    Pairs,
+    choose_held,
+    describe_held,
+    describe_overlap,
+    warn_none_held,
+)
 from transformer_jax.data.preparation import Preparation, TextNormalization
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.tables import parse_object, texts_field
@@ -129,7 +136,9 @@ def load_summaries(data: SummaryData) -> SummarySplits:
         first = [references[0] for references in train.references]
         targets = first if data.read.grouped_by == "both" else None
         inside = choose_held(train.sources, targets, data.read.validation_size)
-        if any(inside):
+        if not any(inside):
+            warn_none_held(train.name, data.read.validation_size)
+        else:
             rows = range(len(train))
             valid = train.select([i for i in rows if inside[i]], f"{train.name} (held out)")
             kept = train.select([i for i in rows if not inside[i]], train.name)

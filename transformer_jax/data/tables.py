@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Literal
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors
 from transformer_jax.data.text import flaw_of, numbered_lines, refuse_pipe
 from transformer_jax.data.unread import Unread
 
 __all__ = [
+    "TsvCells",
     "first_object",
+    "json_kind",
     "parse_object",
     "read_jsonl",
     "read_tsv",
@@ -21,6 +24,8 @@ __all__ = [
     "translation_languages",
 ]
 
+# Names of the columns of pairs, by which a line of names is recognized.
+_HEADER = {"id", "source", "src", "target", "tgt", "trg", "input", "output", "text", "translation"}
 _VARIABLE_LANGUAGES = ("language", "translation")
 
 
@@ -49,6 +54,39 @@ def table_format(
     )
 
 
+class TsvCells:
+    r"""Splits the lines of a table at tabs, and counts lines that are quoted as in CSV.
+
+    Spreadsheets and pandas quote cells with quotes in them, and double these.
+
+    Example:
+        >>> table = TsvCells("a.tsv")
+        >>> table.split('"a ""b"" c"\t1'), table.quoted
+        (['"a ""b"" c"', '1'], 1)
+    """
+
+    def __init__(self, name: str):
+        """Begins with none; ``name`` is the file."""
+        self.name, self.quoted = name, 0
+
+    def split(self, line: str) -> list[str]:
+        """Returns the cells of a line, with their quotes."""
+        cells = line.split("\t")
+        if '""' in line:
+            quoted = (one for one in cells if one[:1] == one[-1:] == '"')
+            self.quoted += any('""' in one[1:-1] for one in quoted)
+        return cells
+
+    def report(self) -> None:
+        """Logs a line if there are quoted cells."""
+        if self.quoted:
+            log(
+                f"warning: {self.name}: {plural(self.quoted, 'line')} with cells in quotes, which "
+                f"double the quotes inside, as in CSV: all quotes are read as text, so write the "
+                f"table without them"
+            )
+
+
 def read_tsv(
     path: str | pathlib.Path,
     columns: tuple[int, int] | None = None,
@@ -70,12 +108,18 @@ def read_tsv(
     """
     wanted = 2 if columns is None else 0
     first, second = columns or (1, 2)
-    unread = Unread(str(path), "column")
+    unread, table, begun = Unread(str(path), "column"), TsvCells(str(path)), False
     for number, line in numbered_lines(path, flag, rows):
         if not line.strip():
             yield "", ""
             continue
-        cells = line.split("\t")
+        cells = table.split(line)
+        if not begun and {cell.strip().lower() for cell in cells} <= _HEADER:
+            log(
+                f"warning: {path}:{number}: {' and '.join(map(repr, cells))} look like names of "
+                f"columns, and are read as a pair: remove the line if they are"
+            )
+        begun = True
         if not wanted:
             wanted = max(len(cells), first, second)
             unread.note(map(str, range(1, wanted + 1)), (str(first), str(second)))
@@ -88,6 +132,7 @@ def read_tsv(
                     f"needed{hint}"
                 )
             yield cells[first - 1], cells[second - 1]
+    table.report()
 
 
 def read_jsonl(
@@ -209,8 +254,20 @@ def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, 
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{number}: not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise DataError(f"{path}:{number}: a JSON object is needed, found {type(row).__name__}")
+        raise DataError(f"{path}:{number}: a JSON object is needed, found {json_kind(row)}")
     return row
+
+
+def json_kind(value: object) -> str:
+    """Returns what JSON calls the kind of a value.
+
+    Example:
+        >>> [json_kind(value) for value in (None, True, 3, "a", [1], {})]
+        ['null', 'true or false', 'a number', 'text', 'a list', 'an object']
+    """
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "text"}
+    kinds |= {list: "a list", dict: "an object", type(None): "null"}
+    return kinds.get(type(value), type(value).__name__)
 
 
 def text_field(
@@ -234,9 +291,7 @@ def text_field(
     """
     text = _present(row, field, path, number, hint)
     if not isinstance(text, str):
-        raise DataError(
-            f"{path}:{number}: field {field!r} is {type(text).__name__}; text is needed"
-        )
+        raise DataError(f"{path}:{number}: field {field!r} is {json_kind(text)}; text is needed")
     return _valid(text, field, path, number)
 
 
@@ -260,7 +315,7 @@ def texts_field(
         if not isinstance(text, str):
             inside = "holds" if texts is found else "is"
             raise DataError(
-                f"{path}:{number}: field {field!r} {inside} {type(text).__name__}, and text or a "
+                f"{path}:{number}: field {field!r} {inside} {json_kind(text)}, and text or a "
                 f"list of texts is needed"
             )
         kept.append(_valid(text, field, path, number))

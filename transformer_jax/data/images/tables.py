@@ -30,7 +30,7 @@ from transformer_jax.data.images.sources import (
     open_arrays,
 )
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.tables import parse_object, texts_field
+from transformer_jax.data.tables import TsvCells, parse_object, texts_field
 from transformer_jax.data.text import local_data, numbered_lines, read_lines
 from transformer_jax.data.unread import Unread, log_unread
 
@@ -232,8 +232,7 @@ def _rows(
         reader = csv.reader((line + "\n" for line in read_lines(path, flag)), strict=True)
         every = _numbered(reader, path)
     else:
-        lines = numbered_lines(path, flag, bad)
-        every = ((number, line.split("\t")) for number, line in lines)
+        every = _tab_separated(path, flag, bad)
     rows = (row for row in every if any(map(str.strip, row[1])))
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
@@ -252,6 +251,13 @@ def _rows(
                 )
             columns.refuse_second(dict(zip(names, cells, strict=True)), used, f"{path}:{number}")
             yield number, cells[places[0]], [cells[places[1]]]
+
+
+def _tab_separated(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
+    table = TsvCells(path)
+    for number, line in numbered_lines(path, flag, bad):
+        yield number, table.split(line)
+    table.report()
 
 
 def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:

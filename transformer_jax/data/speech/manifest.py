@@ -18,7 +18,7 @@ from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import SUFFIXES, read_features
 from transformer_jax.data.speech.wav import WHOLE, Segment
-from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.tables import TsvCells, parse_object, text_field
 from transformer_jax.data.text import numbered_lines
 from transformer_jax.data.unread import Unread
 
@@ -173,11 +173,11 @@ def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]
     Raises:
         DataError: The first line is neither a recording nor the names of the columns.
     """
-    names: list[str] = []
+    names, table = list[str](), TsvCells(path)
     for number, line in numbered_lines(path, flag, bad):
         if not line.strip():
             continue
-        cells = line.split("\t")
+        cells = table.split(line)
         if not names:
             names = _names_of_columns(cells, f"{path}:{number}: ")
             if names:
@@ -195,6 +195,7 @@ def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]
                 if key in row:
                     row[key] = _number(str(row[key]))
             yield number, {"path": "", "text": ""} | row
+    table.report()
 
 
 def _names_of_columns(cells: list[str], where: str) -> list[str]:
