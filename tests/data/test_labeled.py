@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.labeled import (
     LabeledData,
     LabeledOptions,
@@ -17,6 +18,7 @@ from transformer_jax.data.labeled import (
     open_labeled,
     read_labeled,
 )
+from transformer_jax.data.labeled_files import read_sentences
 
 WORDS = """# sent_id = 1
 # text = I can't go
@@ -150,6 +152,7 @@ def test_bad_lines_are_named(write, text, task, options, message):
     [
         ({"text": "a"}, r"jsonl:1: no field 'label', only 'text': name it with data.read.label"),
         ({"text": "a", "label": None}, r":1: field 'label' is null; text is needed"),
+        ({"text": "a", "label": float("nan")}, r":1: the label is NaN: fill it in, or remove the"),
         ({"text": 1, "label": "x"}, r":1: field 'text' is a number; text is needed"),
         ({"text": "\ud800", "label": "x"}, r":1: field 'text' holds half a character"),
     ],
@@ -434,3 +437,18 @@ def test_features_that_do_not_fit_are_refused_with_a_list(prepared):
     ):
         with pytest.raises(ConfigError, match=message):
             opened(prepared, task, **options)
+
+
+@pytest.mark.parametrize(
+    ("label", "text"), [("3", "3"), ("1.5", "1.5"), ("true", "True"), ("NaN", None)]
+)
+def test_numbers_are_labels_of_texts_and_of_pictures_and_nan_is_none(tmp_path, label, text):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "a", "image": "a.png", "label": {label}}}\n')
+    for read in (lambda: read_sentences(str(path), "classify").labels,
+                 lambda: read_images(str(path)).texts):  # fmt: skip
+        if text is not None:
+            assert read() == [text]
+            continue
+        with pytest.raises(DataError, match=r"a\.jsonl:1: the label is NaN"):
+            read()

@@ -10,7 +10,7 @@ from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.tables import TsvCells, parse_object, text_field
+from transformer_jax.data.tables import TsvCells, numbers_as_text, parse_object, text_field
 from transformer_jax.data.text import check_readable, numbered_lines
 from transformer_jax.data.unread import Unread
 
@@ -346,10 +346,7 @@ def _jsonl(
         if not line.strip():
             continue
         with bad:
-            row = parse_object(line, path, number)
-            label = row.get(keys[-1])
-            if isinstance(label, bool | int | float):
-                row[keys[-1]] = str(label)
+            row = numbers_as_text(parse_object(line, path, number), keys[-1], f"{path}:{number}")
             _refuse_second(unused, row, f"{path}:{number}")
             unread.note(row, keys)
             yield (

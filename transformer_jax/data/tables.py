@@ -1,6 +1,7 @@
 """Pairs in one file: tab-separated columns, or one JSON object per line."""
 
 import json
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Literal
@@ -15,6 +16,7 @@ __all__ = [
     "TsvCells",
     "first_object",
     "json_kind",
+    "numbers_as_text",
     "parse_object",
     "read_jsonl",
     "read_tsv",
@@ -256,6 +258,29 @@ def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, 
     if not isinstance(row, dict):
         raise DataError(f"{path}:{number}: a JSON object is needed, found {json_kind(row)}")
     return row
+
+
+def numbers_as_text(row: dict[str, object], field: str, where: str) -> dict[str, object]:
+    """Returns a JSON object in which a label that is a number, true or false is text.
+
+    Args:
+        row: The object.
+        field: Key of the label.
+        where: File and line, with which messages begin.
+
+    Raises:
+        DataError: It is NaN, as programs write for a missing one.
+
+    Example:
+        >>> numbers_as_text({"label": 3, "n": 1}, "label", "example:1")
+        {'label': '3', 'n': 1}
+    """
+    value = row.get(field)
+    if not isinstance(value, bool | int | float):
+        return row
+    if math.isnan(value):
+        raise DataError(f"{where}: the {field} is NaN: fill it in, or remove the line")
+    return row | {field: str(value)}
 
 
 def json_kind(value: object) -> str:

@@ -233,7 +233,7 @@ def test_bad_pictures_name_file_and_line(tmp_path):
         ("a.csv", 'file,label\n"a.png,cat\n', "a.csv:2: not CSV"),
         ("a.csv", "file,word\na.png,cat\n", "a.csv:1: no column of 'label'.* data.read.text"),
         ("a.jsonl", "{}", "a.jsonl:1: no field of 'file_name'"),
-        ("a.jsonl", '{"file": 3, "label": "cat"}', "a.jsonl:1: field 'file' is int"),
+        ("a.jsonl", '{"file": 3, "label": "cat"}', "a.jsonl:1: field 'file' is a number"),
         ("a.npy", "no array", "a.npy: no .npy or .npz"),
         ("a.zip", "", "a.zip: pictures come from a folder"),
     ],

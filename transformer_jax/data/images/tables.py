@@ -30,7 +30,7 @@ from transformer_jax.data.images.sources import (
     open_arrays,
 )
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.tables import TsvCells, parse_object, texts_field
+from transformer_jax.data.tables import TsvCells, numbers_as_text, parse_object, texts_field
 from transformer_jax.data.text import local_data, numbered_lines, read_lines
 from transformer_jax.data.unread import Unread, log_unread
 
@@ -281,9 +281,7 @@ def _objects(
             row, place = parse_object(line, path, number), f"{path}:{number}"
             picture = columns.choose_image(row, place, "field")
             text = columns.choose_text(row, place, "field")
-            said = row[text]
-            if isinstance(said, int) and not isinstance(said, bool):
-                row = row | {text: str(said)}  # a label that is a number
+            row = numbers_as_text(row, text, place)
             hint = "a picture and its text are needed"
             files = texts_field(row, picture, path, number, hint)
             if len(files) != 1:
