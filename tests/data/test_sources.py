@@ -438,12 +438,12 @@ def test_a_table_that_is_quoted_as_csv_is_told(tmp_path, capsys, head, name, rea
     assert capsys.readouterr().err.count("a.tsv: 2 lines with cells in quotes") == 1
 
 
-@pytest.mark.parametrize(("head", "told"), [("Source\ttarget ", 1), ("source\tun", 0)])
-def test_a_line_of_names_before_pairs_is_told(tmp_path, capsys, head, told):
+@pytest.mark.parametrize(("head", "lines"), [("Source\ttarget ", 1), ("source\tun", 0)])
+def test_a_line_of_names_before_pairs_is_told(tmp_path, capsys, head, lines):
     path = tmp_path / "a.tsv"
     path.write_text(f"{head}\none\tun\nsource\ttarget\n")
     assert len(read_pairs(Files(pairs=str(path)))) == 3
-    assert capsys.readouterr().err.count(f"{path}:1: 'Source' and 'target ' look like") == told
+    assert capsys.readouterr().err.count(f"{path}:1: 'Source' and 'target ' look like") == lines
 
 
 @pytest.mark.parametrize("rows", [1, 300])

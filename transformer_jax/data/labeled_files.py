@@ -1,6 +1,7 @@
 """Labeled texts from files: tab-separated columns, JSONL."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -202,6 +203,7 @@ def collect_sentences(
     return Sentences(bad.name, texts, seconds if second else None, labels, lines)
 
 
+@functools.lru_cache(maxsize=4096)
 def prepare_label(label: str, prepare: Preparation) -> str:
     """Prepares a class or a tag for comparison: labels keep their case."""
     return dataclasses.replace(prepare, lowercase=False).line(label)
