@@ -49,7 +49,7 @@ TEXT = {
     "Configuration classes": Count(176, 186, 110),
     "their own fields": Count(970, 996, 650, "openpi 26"),
     "names of several files": Count(57, 55, 30),
-    "names of several classes": Count(14, 17, 3),
+    "names of several classes": Count(14, 13, 3),
     "formulas computed elsewhere": Count(7, 0, 0),
     "files that open directories": Count(46, 50, 20),
     "methods and attributes of Recipe": Count(46, 46),

@@ -130,7 +130,7 @@ def _refusal(value: Any, kind: Any) -> str | None:
         return None if callable(value) else "a function is needed"
     if origin is collections.abc.Sequence:
         is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        return None if is_list or getattr(value, "ndim", 0) else "a list is needed"
+        return None if is_list or getattr(value, "ndim", 0) > 0 else "a list is needed"
     if origin is collections.abc.Mapping:
         return None if isinstance(value, Mapping) else "a dictionary is needed"
     if isinstance(origin or kind, type) and _is_checked(origin or kind):

@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.windowed_generation import TextStart
-from transformer_jax.interop.ctranslate2_layers import Layers
+from transformer_jax.interop.ctranslate2_layers import LayerSpecs
 from transformer_jax.interop.family import Model
 
 __all__ = [
@@ -69,7 +69,7 @@ def write_ctranslate2(
     start = TextStart.of(tokenizer.bos) if start is None else start
     specs = import_ctranslate2().specs
     config, both = model.config, model.kind == "encoder-decoder"
-    layers = Layers(params, specs)
+    layers = LayerSpecs(params, specs)
     decoder = layers.decoder(config)
     names = lambda size: vocabulary(tokenizer, size)
     if both:

@@ -11,7 +11,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.prepare import unstack_blocks
 from transformer_jax.models.transformer.layers import frequencies_of, sinusoids
 
-__all__ = ["Layers"]
+__all__ = ["LayerSpecs"]
 
 # CTranslate2's names of activations, by ours.
 _ACTIVATIONS = {
@@ -26,7 +26,7 @@ _ACTIVATIONS = {
 _NEVER = -1e4
 
 
-class Layers:
+class LayerSpecs:
     """Fills specifications of layers from parameters.
 
     Attributes:

@@ -88,7 +88,7 @@ class LocalStorage:
         """Does nothing: the folder is the store; drafts are stored when they are renamed."""
 
 
-class _File(NamedTuple):
+class _StoredFile(NamedTuple):
     path: Path
     size: int
     changed: int  # nanoseconds
@@ -196,7 +196,7 @@ class ObjectStorage:
             self.objects.check_bucket()
         return {name: one for name, one in found.items() if not self._ignored(name)}
 
-    def _local(self) -> dict[str, _File]:
+    def _local(self) -> dict[str, _StoredFile]:
         found = _files(self.folder)
         return {n: file for n, file in found.items() if n != _INDEX and not self._ignored(n)}
 
@@ -208,7 +208,7 @@ class ObjectStorage:
         return found if isinstance(found, dict) else {}
 
     def _write_index(
-        self, listed: Mapping[str, Stored], local: Mapping[str, _File] | None = None
+        self, listed: Mapping[str, Stored], local: Mapping[str, _StoredFile] | None = None
     ) -> None:
         local = self._local() if local is None else local
         index = {name: _entry(one, local[name]) for name, one in listed.items() if name in local}
@@ -224,7 +224,7 @@ class ObjectStorage:
                     path.rmdir()
 
 
-def _files(folder: Path) -> dict[str, _File]:
+def _files(folder: Path) -> dict[str, _StoredFile]:
     """The files in a folder, by their relative names."""
     found = {}
     for parent, _, names in os.walk(folder):
@@ -235,11 +235,11 @@ def _files(folder: Path) -> dict[str, _File]:
             except FileNotFoundError:
                 continue  # a draft that has just been renamed
             inner = path.relative_to(folder).as_posix()
-            found[inner] = _File(path, said.st_size, said.st_mtime_ns)
+            found[inner] = _StoredFile(path, said.st_size, said.st_mtime_ns)
     return found
 
 
-def _entry(stored: Stored | None, local: _File | None) -> list[object] | None:
+def _entry(stored: Stored | None, local: _StoredFile | None) -> list[object] | None:
     """Returns the index entry of an object and its copy, which changes if either changes."""
     if stored is None or local is None:
         return None

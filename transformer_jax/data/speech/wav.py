@@ -78,7 +78,7 @@ class Waveform(NamedTuple):
     rate: int
 
 
-class _Layout(NamedTuple):
+class _Format(NamedTuple):
     """The chunk ``fmt``."""
 
     rate: int
@@ -146,7 +146,7 @@ def read_wav(file: io.BufferedIOBase, name: str, segment: Segment = WHOLE) -> Wa
     return Waveform(np.ascontiguousarray(samples), layout.rate)
 
 
-def _parts(source: _Source) -> tuple[_Layout, int, int]:
+def _parts(source: _Source) -> tuple[_Format, int, int]:
     """Returns the layout of the samples, their start and their end in the file.
 
     Raises:
@@ -206,7 +206,7 @@ def _chunks(source: _Source, order: str, at: int) -> bool:
     return at in (source.size, source.size + 1)
 
 
-def _layout(chunk: bytes, order: str) -> _Layout:
+def _layout(chunk: bytes, order: str) -> _Format:
     """Parses the chunk ``fmt``.
 
     Raises:
@@ -227,14 +227,14 @@ def _layout(chunk: bytes, order: str) -> _Layout:
     if frame % channels or (bits + 7) // 8 != width:
         raise ValueError(f"{frame:,} bytes for {channels} samples of {bits} bits")
     if kind == _FLOAT and width in (4, 8):
-        return _Layout(rate, channels, np.dtype(f"{order}f{width}"), width, order)
+        return _Format(rate, channels, np.dtype(f"{order}f{width}"), width, order)
     if kind == _PCM and width in (1, 2, 3, 4):
         dtype = f"{order}i{width}" if width in (2, 4) else "u1"
-        return _Layout(rate, channels, np.dtype(dtype), width, order)
+        return _Format(rate, channels, np.dtype(dtype), width, order)
     raise ValueError(f"samples of {bits} bits")
 
 
-def _scaled(data: bytes, layout: _Layout) -> Float32[np.ndarray, " N"]:
+def _scaled(data: bytes, layout: _Format) -> Float32[np.ndarray, " N"]:
     values = np.frombuffer(data, layout.dtype)
     if layout.width == 3:  # to the upper bytes of 32 bits
         wide = np.zeros((len(values) // 3, 4), np.uint8)

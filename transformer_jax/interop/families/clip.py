@@ -21,7 +21,7 @@ from transformer_jax.interop.key_table import Key, KeyTable, activation, number,
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 
-__all__ = ["FAMILIES", "Towers", "both_fields", "both_mappings", "part_of", "tower_keys"]
+__all__ = ["FAMILIES", "TowerTables", "both_fields", "both_mappings", "part_of", "tower_keys"]
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
@@ -58,7 +58,7 @@ def text_keys(layers: str, vocabulary: int, length: int) -> tuple[Key, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Towers:
+class TowerTables:
     """The keys of both towers of a family, and its fixed settings."""
 
     image: KeyTable
@@ -82,7 +82,7 @@ class Towers:
         )
 
 
-CLIP = Towers(
+CLIP = TowerTables(
     KeyTable(*tower_keys("quick_gelu", 1e-5, 768, 12), *image_keys(32)),
     KeyTable(*tower_keys("quick_gelu", 1e-5, 512, 8), *text_keys("decoder_layers", 49408, 77)),
     {"image.patch_bias": False, "embedding.layernorm_embedding": True},
@@ -158,7 +158,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     ]
 
 
-def both_fields(model: Model, towers: Towers, name: str) -> dict[str, Any]:
+def both_fields(model: Model, towers: TowerTables, name: str) -> dict[str, Any]:
     """Returns the configuration of both towers.
 
     Raises:

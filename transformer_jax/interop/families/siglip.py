@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.clip import (
-    Towers,
+    TowerTables,
     both_fields,
     both_mappings,
     image_keys,
@@ -29,7 +29,7 @@ from transformer_jax.models.contrast_config import ContrastConfig
 __all__ = ["FAMILIES"]
 
 _KEYS = tower_keys("gelu_pytorch_tanh", 1e-6, 768, 12)
-SIGLIP = Towers(
+SIGLIP = TowerTables(
     KeyTable(*_KEYS, *image_keys(16)),
     KeyTable(*_KEYS, *text_keys("encoder_layers", 32000, 64)),
     {"image.pooling": "attention"},
