@@ -144,7 +144,7 @@ def shared(tmp_path_factory):
 def no_curves(monkeypatch):
     """A run ends with an empty ``curves.png``: to draw it takes as long as a few steps."""
     blank = lambda history, path, **how: path.touch()
-    monkeypatch.setattr("transformer_jax.visual.curves.training_curves", blank)
+    monkeypatch.setattr("transformer_jax.training.curves.training_curves", blank)
 
 
 @pytest.fixture

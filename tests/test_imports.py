@@ -47,6 +47,16 @@ RINGS = {
     "decoding": {"core", "functional", "models", "data", "parallel", "decoding"},
     "laws": {"core", "functional", "decoding", "laws"},
 }
+# The application brings the library to users of a command line and of stored runs; the library,
+# which researchers import, knows nothing of it.
+LIBRARY = {
+    "core", "functional", "models", "data", "parallel", "decoding", "runs", "evaluation",
+    "training", "interop", "laws",
+}  # fmt: skip
+APPLICATION = {
+    "word_vectors", "visual", "recipes", "inference", "planning", "laboratory", "doctor",
+    "lectures", "cli",
+}  # fmt: skip
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}
 
 
@@ -89,6 +99,49 @@ def test_imports_point_inwards():
             own, other = where.split(".")[0], rest.split(".")[0]
             assert other in RINGS.get(own, {other}), f"{where}: {own} must not import {name}"
             assert own == other or LEVEL[found] <= LEVEL[ring], f"{where} must not import {name}"
+
+
+def upward(where, names):
+    """The steps up among the names that a module of the library reaches."""
+    if where.split(".")[0] not in LIBRARY:
+        return []
+    parts = [name.split(".") for name in names if name.startswith("transformer_jax.")]
+    return [".".join(up) for up in parts if up[1] not in LIBRARY and not up[1].startswith("__")]
+
+
+def reached(path):
+    """The imports of a file, and names read from the package, which offers both floors."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [*_imports(path), *(ast.unparse(one) for one in nodes if isinstance(one, ast.Attribute))]
+
+
+def test_the_library_never_imports_the_application():
+    """In functions and for type checkers neither."""
+    assert {name.split(".")[0] for name in LEVEL} == LIBRARY | APPLICATION
+    assert not LIBRARY & APPLICATION
+    for path in FILES:
+        where = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
+        found = upward(where, reached(path))
+        assert not found, f"{where}, of the library, imports {', '.join(found)}"
+
+
+def test_a_step_up_would_be_noticed(tmp_path):
+    """Wherever in a file it stands."""
+    file = tmp_path / "one.py"
+    lines = (
+        "from transformer_jax.visual import figures",
+        "import transformer_jax.cli.main",
+        "def f():\n    from transformer_jax.recipes.registry import RECIPES",
+        "if TYPE_CHECKING:\n    from transformer_jax.inference import base",
+        "from transformer_jax import load",
+        "import transformer_jax\n\ntransformer_jax.load('run')",
+    )
+    for line in lines:
+        file.write_text(line)
+        assert upward("training.trainer", reached(file)), line
+        assert not upward("doctor.checks", reached(file)), line
+    file.write_text("from transformer_jax import __version__, laws")
+    assert not upward("training.trainer", reached(file))
 
 
 def module_names():

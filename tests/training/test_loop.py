@@ -104,7 +104,7 @@ def test_curves_are_redrawn_at_most_once_a_period(bench, monkeypatch, seconds, l
     def wait(number):
         clock[0] += 20.0
 
-    monkeypatch.setattr("transformer_jax.visual.curves.training_curves", draw)
+    monkeypatch.setattr("transformer_jax.training.curves.training_curves", draw)
     monkeypatch.setattr("transformer_jax.training.curves.time.monotonic", lambda: clock[0])
     bench.hook = wait  # a checkpoint every second step, 40 s
     bench.curves = Curves(bench.path / "curves.png", ("training", "validation"), [])

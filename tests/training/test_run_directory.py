@@ -8,7 +8,7 @@ import pytest
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
-from transformer_jax.visual.curves import training_curves
+from transformer_jax.training.curves import training_curves
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
     """A run of a user's own task with three checkpoints, and what they are."""
     folder = tmp_path_factory.mktemp("unreadable") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transformer_jax.visual.curves.training_curves", lambda *_, **__: None)
+        patch.setattr("transformer_jax.training.curves.training_curves", lambda *_, **__: None)
         trainer(folder).fit(steps=6)
     return folder
 

@@ -1,11 +1,18 @@
-"""``curves.png`` of a run, drawn at its end and from time to time before."""
+"""``curves.png`` of a run, drawn at its end and from time to time before.
+
+It has losses, scores, learning rate and gradient norm.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Curves"]
+import numpy as np
+
+from transformer_jax.core.figure_fonts import drawn
+
+__all__ = ["Curves", "smoothed", "training_curves"]
 
 _PERIOD = 60.0  # seconds between two drawings, at least
 _SHARE = 0.01  # share of the time that drawing may take
@@ -24,13 +31,11 @@ class Curves:
         self.path, self.labels, self.scores = path, labels, scores
         self._due = time.monotonic() + _PERIOD
 
-    def draw(self, history: Sequence[dict[str, Any]]) -> None:
+    def draw(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Draws the lines of ``metrics.jsonl``."""
-        from transformer_jax.visual.curves import training_curves
-
         training_curves(history, self.path, labels=self.labels, scores=self.scores)
 
-    def draw_if_due(self, history: Sequence[dict[str, Any]]) -> None:
+    def draw_if_due(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Draws if the last drawing was a minute ago, or 100 times as long as drawing takes."""
         began = time.monotonic()
         if began < self._due:
@@ -38,3 +43,72 @@ class Curves:
         self.draw(history)
         ended = time.monotonic()
         self._due = ended + max(_PERIOD, (ended - began) / _SHARE)
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and up to ``window - 1`` values before it.
+
+    Example:
+        >>> smoothed([4.0, 2.0, 3.0], 2)
+        [4.0, 3.0, 2.5]
+    """
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(ends - window, 0)
+    return ((total[ends] - total[begins]) / (ends - begins)).tolist()
+
+
+def _series(history: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    pairs = [(r["step"], r[name]) for r in history if r.get(name) is not None]
+    return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def training_curves(
+    history: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    labels: tuple[str, str] = ("training", "validation"),
+    scores: Sequence[str] = ("sacrebleu", "chrf"),
+) -> None:
+    """Draws loss, validation scores, learning rate and gradient norm over the steps.
+
+    Args:
+        history: The lines of ``metrics.jsonl``.
+        path: The picture, ``.png`` or any other format that Matplotlib supports.
+        labels: Names of the curves of training and validation loss.
+        scores: Names of the other validation scores.
+    """
+    from matplotlib.figure import Figure  # without pyplot no window system is needed
+
+    figure = Figure(figsize=(10, 7))
+    # Laid out by hand: Matplotlib's layouts take as long as drawing.
+    figure.subplots_adjust(0.09, 0.07, 0.98, 0.95, wspace=0.25, hspace=0.3)
+    (loss, score), (rate, norm) = figure.subplots(2, 2)
+    steps, values = _series(history, "loss")
+    if steps:
+        loss.plot(steps, values, color="0.8", linewidth=0.7)
+        loss.plot(steps, smoothed(values, max(1, len(values) // 50)), label=labels[0])
+    steps, values = _series(history, "valid_loss")
+    if steps:
+        loss.plot(steps, values, "o-", markersize=3, label=labels[1])
+    if loss.lines:
+        loss.legend()
+    loss.set_title("loss, nats per token")
+    for name in scores:
+        steps, values = _series(history, name)
+        if steps:
+            score.plot(steps, values, "o-", markersize=3, label=name)
+    if score.lines:
+        score.legend()
+    score.set_title("validation scores")
+    rate.plot(*_series(history, "learning_rate"))
+    rate.set_title("learning rate")
+    norm.plot(*_series(history, "grad_norm"), linewidth=0.7)
+    norm.set_title("gradient norm, before clipping")
+    if any(value > 0 for value in _series(history, "grad_norm")[1]):
+        norm.set_yscale("log")
+    for axes in (loss, score, rate, norm):
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+    with drawn(figure, path):
+        figure.savefig(path, dpi=120)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from transformer_jax.core.figure_fonts import drawn
 from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE, OwnScore, PublishedTranslator
 from transformer_jax.visual.figures import new_figure, save
-from transformer_jax.visual.fonts import drawn
 from transformer_jax.visual.labels import place_labels
 
 if TYPE_CHECKING:

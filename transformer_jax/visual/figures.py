@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.visual.fonts import drawn
+from transformer_jax.core.figure_fonts import drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.core.figure_fonts import drawn
 from transformer_jax.visual.figures import new_figure, save
-from transformer_jax.visual.fonts import drawn
 from transformer_jax.visual.labels import place_labels
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import pytest
 from matplotlib import font_manager
 from matplotlib.text import Text
 
+from transformer_jax.core.figure_fonts import drawn, missing_characters
+from transformer_jax.training.curves import training_curves
 from transformer_jax.visual.attention import AttentionMaps, plot_attention
-from transformer_jax.visual.curves import training_curves
 from transformer_jax.visual.figures import new_figure
-from transformer_jax.visual.fonts import drawn, missing_characters
 from transformer_jax.visual.word_map import plot_words
 
 # For private use: no ordinary font has them.
