@@ -16,7 +16,7 @@ from transformer_jax.core.errors import ArgumentError
 
 __all__ = ["Function", "check_values", "checked_arguments", "with_check"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _UNIONS = (typing.Union, types.UnionType)
 # Names of the dtypes of jaxtyping, the kinds of NumPy dtypes that they admit, and their name.
@@ -60,7 +60,7 @@ def with_check(function: Function, check: Callable[[dict[str, Any]], None]) -> F
     """
     signature = inspect.signature(function)
 
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: object, **kwargs: object) -> object:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
@@ -71,7 +71,7 @@ def with_check(function: Function, check: Callable[[dict[str, Any]], None]) -> F
     return typing.cast(Function, functools.update_wrapper(checked, function))
 
 
-def check_values(where: str, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def check_values(where: str, hints: Mapping[str, object], values: Mapping[str, object]) -> None:
     """Refuses values that their types do not admit.
 
     Args:
@@ -93,13 +93,13 @@ def check_values(where: str, hints: Mapping[str, Any], values: Mapping[str, Any]
             raise ArgumentError(f"{where}{name} is {_shown(value)}: {needed}")
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     """Returns the name for messages: ``Trainer.fit``, but not the function that a name is in."""
     return function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
 
 
 @functools.cache
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: Callable[..., object]) -> dict[str, object]:
     """Returns the types of arguments, without the types that are only known to type checkers."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -111,7 +111,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: hint for name, hint in named.items() if kinds[name].kind in single}
 
 
-def _refusal(value: Any, kind: Any) -> str | None:
+def _refusal(value: object, kind: object) -> str | None:
     """Returns what is needed instead of a value; None if its type admits it."""
     if kind in (Any, object):
         return None
@@ -133,13 +133,13 @@ def _refusal(value: Any, kind: Any) -> str | None:
         return None if is_list or getattr(value, "ndim", 0) > 0 else "a list is needed"
     if origin is collections.abc.Mapping:
         return None if isinstance(value, Mapping) else "a dictionary is needed"
-    if isinstance(origin or kind, type) and _is_checked(origin or kind):
-        own: type = origin or kind
+    own = origin or kind
+    if isinstance(own, type) and _is_checked(own):
         return None if isinstance(value, own) else f"{_article(own.__name__)} is needed"
     return None
 
 
-def _is_plain(kind: Any) -> bool:
+def _is_plain(kind: object) -> bool:
     """Returns whether :func:`.field_problem` knows a type."""
     known = typing.get_origin(kind) in (Annotated, Literal, tuple)
     return known or kind in (int, float, bool, str, types.NoneType)
@@ -153,7 +153,7 @@ def _alternatives(needed: list[str | None]) -> str:
     return " or ".join(plain) + (end if said[-1].endswith(end) else "")
 
 
-def _as_python(value: Any) -> Any:
+def _as_python(value: object) -> object:
     """Returns a number of NumPy or JAX as one of Python; NotImplemented if its value is unknown."""
     if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return NotImplemented if _is_symbolic(value) else value
@@ -189,7 +189,7 @@ def _array_refusal(value: Any, kind: Any) -> str | None:
     return needed if known and value.dtype.kind not in kinds else None
 
 
-def _allowed_dtypes(dtypes: Any) -> tuple[str, str]:
+def _allowed_dtypes(dtypes: object) -> tuple[str, str]:
     """Returns the kinds of NumPy dtypes that an annotation admits, and their name; "" for any."""
     if not isinstance(dtypes, list | tuple):
         return "", ""
@@ -209,7 +209,7 @@ def _article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-def _shown(value: Any, most: int = 60) -> str:
+def _shown(value: object, most: int = 60) -> str:
     if isinstance(value, bool | int | float | str | types.NoneType | list | tuple):
         text = repr(value)
         return text if len(text) <= most else f"{text[: most - 3]}..."

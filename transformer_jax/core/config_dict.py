@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.core.config_fields import field_problem, field_types
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 
 __all__ = ["from_dict"]
 
 
-def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
+def from_dict(cls: type, values: Mapping[str, Json], where: str = "") -> Any:
     """Makes a dataclass of type ``cls`` from the result of ``dataclasses.asdict``, or its JSON.
 
     Nested dataclasses are rebuilt and lists become tuples.
@@ -28,7 +30,7 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
     import difflib
 
     hints = field_types(cls)
-    out = {}
+    out: dict[str, object] = {}
     for name, value in values.items():
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)
@@ -37,18 +39,19 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
         kind = hints[name]
         kinds = (kind, *typing.get_args(kind))
         nested = [k for k in kinds if isinstance(k, type) and dataclasses.is_dataclass(k)]
+        made: object = value
         if isinstance(value, dict) and nested:
-            value = from_dict(nested[0], value, f"{where}{name}.")
+            made = from_dict(nested[0], value, f"{where}{name}.")
         elif isinstance(value, list):
-            value = tuple(value)
-        if (found := field_problem(value, kind, "null")) is not None:
-            said = json.dumps(value, default=str)[:80]
+            made = tuple(value)
+        if (found := field_problem(made, kind, "null")) is not None:
+            said = json.dumps(made, default=str)[:80]
             raise ConfigError(f"{where}{name} is {said}: {found}")
-        whole = type(value) is int and _exactly(float, kind) and not _exactly(int, kind)
-        out[name] = float(value) if whole else value
+        floats = _exactly(float, kind) and not _exactly(int, kind)
+        out[name] = float(made) if type(made) is int and floats else made
     return cls(**out)
 
 
-def _exactly(wanted: type, kind: Any) -> bool:
+def _exactly(wanted: type, kind: object) -> bool:
     """Returns whether a type is ``wanted``, or a union that contains it."""
     return wanted is kind or any(_exactly(wanted, part) for part in typing.get_args(kind))

@@ -116,7 +116,7 @@ class Flag:
 class Local:
     """Marks a path written on this machine: a URL of an object store is refused."""
 
-    def refusal(self, value: Any) -> str | None:
+    def refusal(self, value: object) -> str | None:
         """Returns the advice for a URL; None for a path."""
         if re.match(r"[a-z][a-z0-9+.-]+:/", str(value)) is None:
             return None
@@ -150,7 +150,7 @@ class FieldProblem(NamedTuple):
         return f"{self.allowed} is needed" if self.kind else self.allowed
 
 
-def field_problem(value: Any, kind: Any, none: str = "None") -> FieldProblem | None:
+def field_problem(value: object, kind: object, none: str = "None") -> FieldProblem | None:
     """Returns why a type does not admit a value; None if it does.
 
     Only choices, numbers, text, booleans, tuples and dataclasses are checked; other types admit
@@ -203,7 +203,7 @@ def field_problem(value: Any, kind: Any, none: str = "None") -> FieldProblem | N
     return None
 
 
-def nearest(value: Any, choices: Iterable[Any], path: str = "") -> str:
+def nearest(value: object, choices: Iterable[object], path: str = "") -> str:
     """Returns a question that suggests the most similar choice; empty if none is similar.
 
     Args:
@@ -248,7 +248,7 @@ class Configuration:
 
     group: ClassVar[str] = ""
 
-    def __init_subclass__(cls, group: str | None = None, **more: Any) -> None:
+    def __init_subclass__(cls, group: str | None = None, **more: object) -> None:
         super().__init_subclass__(**more)
         if group is not None:
             cls.group = group
@@ -266,7 +266,7 @@ class Configuration:
         check_fields(cls, {name: getattr(self, name) for name in field_types(cls)})
 
 
-def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> None:
+def check_fields(cls: Any, values: Mapping[str, object], none: str = "None") -> None:
     """Refuses values that the fields of a configuration do not admit.
 
     Args:
@@ -296,14 +296,14 @@ def check_fields(cls: Any, values: Mapping[str, Any], none: str = "None") -> Non
 
 
 @functools.cache
-def field_types(cls: Any) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, object]:
     """Returns the types of a dataclass's fields, with their ranges, by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 @functools.cache
-def _fitting_defaults(cls: Any) -> dict[str, Any]:
+def _fitting_defaults(cls: type) -> dict[str, object]:
     """Returns the defaults that their fields admit, so that each is checked only once."""
     usual = {field.name: field.default for field in dataclasses.fields(cls)}
     fits = lambda name: field_problem(usual[name], field_types(cls)[name]) is None
@@ -317,21 +317,22 @@ def _path(cls: Any, name: str) -> str:
     return f"--{next((flag.name for flag in flags if flag.name), name.replace('_', '-'))}"
 
 
-def _shown(value: Any, most: int = 80) -> str:
+def _shown(value: object, most: int = 80) -> str:
     if isinstance(value, os.PathLike):
         value = re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", os.fspath(value))  # a URL
-    plain = isinstance(value, str) and value.isprintable() and value
     huge = type(value) is int and abs(value) >= 10**40
-    text = value if plain else f"a number of {len(str(value))} digits" if huge else repr(value)
+    text = f"a number of {len(str(value))} digits" if huge else repr(value)
+    if isinstance(value, str) and value.isprintable() and value:
+        text = value
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _fault_of_text(value: Any) -> str | None:
+def _fault_of_text(value: object) -> str | None:
     """Returns the advice for text that no file, or a path that no file system, can hold."""
     if "\0" in str(value):
         return "text without NUL characters"
     try:
-        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
+        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else str(value).encode()
     except UnicodeEncodeError:
         return "whole characters: half of one (a lone surrogate) is in it"
     if isinstance(value, os.PathLike):
@@ -342,14 +343,15 @@ def _fault_of_text(value: Any) -> str | None:
     return None
 
 
-def _float_bound(value: Any) -> str | None:
+def _float_bound(value: object) -> str | None:
     """Returns the advice for an integer beyond any float, or for infinity."""
     if isinstance(value, int) and abs(value) > 1e308:
         return "at most 1e308" if value > 0 else "at least -1e308"
-    return "a finite number is needed" if math.isinf(value) else None  # a range may allow it
+    endless = isinstance(value, numbers.Real) and math.isinf(value)
+    return "a finite number is needed" if endless else None  # a range may allow it
 
 
-def _problem_of_all(value: Any, parts: Sequence[Any], none: str) -> FieldProblem | None:
+def _problem_of_all(value: object, parts: Sequence[object], none: str) -> FieldProblem | None:
     choices = [part for part in parts if typing.get_origin(part) is Literal]
     named: Any = (
         [Literal[tuple(itertools.chain(*map(typing.get_args, choices)))]] if choices else []
@@ -370,7 +372,7 @@ def _problem_of_all(value: Any, parts: Sequence[Any], none: str) -> FieldProblem
     return FieldProblem(f"{', or '.join([text, *others])}{question}{hint}", False)
 
 
-def _problem_of_tuple(value: Any, parts: Sequence[Any], none: str) -> FieldProblem | None:
+def _problem_of_tuple(value: object, parts: Sequence[object], none: str) -> FieldProblem | None:
     if not isinstance(value, tuple):
         return FieldProblem("a list", True)
     each = [parts[0]] * len(value) if parts[1:] == (...,) else list(parts)
@@ -382,7 +384,7 @@ def _problem_of_tuple(value: Any, parts: Sequence[Any], none: str) -> FieldProbl
     return None
 
 
-def _holds_tuples(kind: Any) -> bool:
+def _holds_tuples(kind: object) -> bool:
     return typing.get_origin(kind) is tuple or any(map(_holds_tuples, typing.get_args(kind)))
 
 

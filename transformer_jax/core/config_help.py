@@ -10,7 +10,6 @@ import textwrap
 import tokenize
 import typing
 from collections.abc import Iterator
-from typing import Any
 
 from transformer_jax.core.config_fields import Range, field_types
 
@@ -18,7 +17,7 @@ __all__ = ["field_help", "range_of"]
 
 
 @functools.cache
-def field_help(cls: Any) -> dict[str, str]:
+def field_help(cls: type) -> dict[str, str]:
     """Returns the help of each field of a dataclass, from its source code.
 
     It is the text below a field, the comments above it and on its line, its entry in the
@@ -41,7 +40,7 @@ def field_help(cls: Any) -> dict[str, str]:
     }
 
 
-def range_of(cls: Any, name: str) -> str:
+def range_of(cls: type, name: str) -> str:
     """Returns a field's range of numbers in words; empty without a range.
 
     Args:
@@ -56,7 +55,7 @@ def range_of(cls: Any, name: str) -> str:
     return next((text for one in _ranges(field_types(cls)[name]) if (text := str(one))), "")
 
 
-def _ranges(kind: Any) -> Iterator[Range]:
+def _ranges(kind: object) -> Iterator[Range]:
     for part in typing.get_args(kind):
         if isinstance(part, Range):
             yield part
@@ -65,7 +64,7 @@ def _ranges(kind: Any) -> Iterator[Range]:
 
 
 @functools.cache
-def _own_help(cls: Any) -> dict[str, str]:
+def _own_help(cls: type) -> dict[str, str]:
     """Returns the help of the fields declared by the class itself; empty without source code."""
     try:
         source = textwrap.dedent(inspect.getsource(cls))

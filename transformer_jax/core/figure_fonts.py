@@ -7,7 +7,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformer_jax.core.errors import plural
 
@@ -97,9 +97,9 @@ def _drawable(path: str) -> frozenset[str]:
 
 def _others() -> list[tuple[str, str]]:
     """Files and names of the upright installed fonts, except fonts of formulas and of boxes."""
-    from matplotlib.font_manager import fontManager
+    from matplotlib.font_manager import FontEntry, fontManager
 
-    fonts: Any = fontManager.ttflist
+    fonts: list[FontEntry] = fontManager.ttflist
     return [
         (font.fname, font.name)
         for font in fonts

@@ -1,8 +1,9 @@
 """Infinities and NaN in arrays, and cosines of rows."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.core.errors import NumericsError
@@ -69,7 +70,7 @@ def cosine(
     return np.asarray((unit_rows(a) * unit_rows(b)).sum(-1))
 
 
-def refuse_nonfinite(*values: Any) -> None:
+def refuse_nonfinite(*values: ArrayLike | Sequence[float]) -> None:
     """Refuses results of a model that contain NaN or +infinity.
 
     ``-inf`` is allowed: it is the logarithm of probability 0.

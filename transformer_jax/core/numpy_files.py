@@ -3,7 +3,7 @@
 import io
 import math
 import zipfile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def _check_members(file: io.BufferedIOBase, size: int) -> None:
                 raise ValueError(f"{member.filename}: {error}") from None
 
 
-def _check_array(file: Any, size: int) -> None:
+def _check_array(file: IO[bytes] | io.BufferedIOBase, size: int) -> None:
     """Refuses a header that does not match the bytes after it."""
     version = np.lib.format.read_magic(file)
     readers = {

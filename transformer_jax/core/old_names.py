@@ -6,7 +6,9 @@ what they read through this one table. Only current names are ever written or sh
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
+
+from transformer_jax.core.json_types import Json
 
 __all__ = [
     "COMMANDS",
@@ -23,6 +25,8 @@ __all__ = [
     "current_settings",
     "earlier_settings",
 ]
+
+Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +116,7 @@ VALUES: dict[str, dict[str, str]] = {
 
 # Settings that runs of earlier versions lack: a setting beside it that these runs have, and the
 # value that keeps their results. New runs store the setting.
-LATER: dict[str, tuple[str, Any]] = {
+LATER: dict[str, tuple[str, Json]] = {
     "data.read.normalization": ("lowercase", "none"),
     "data.read.grouped_by": ("fields", "source"),
     "tokenizer.allow_unknown": ("kind", True),
@@ -229,7 +233,7 @@ METRICS: dict[str, str] = {
 ITEMS: dict[str, str] = {"average": "ema_params"}
 
 
-def current_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def current_settings(config: Mapping[str, Json], prefix: str = "") -> dict[str, Json]:
     """The settings of a run, nested by group, under their current names.
 
     A setting that is there under both names keeps the current one, beside the earlier one, which
@@ -239,7 +243,7 @@ def current_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, A
         >>> current_settings({"model": {"width": 8, "positions": {"kind": "rotary"}}})
         {'model': {'d_model': 8, 'positions': {'kind': 'rope'}}}
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Json] = {}
     for name, value in config.items():
         path = prefix + name
         new = SETTINGS.get(path, path)
@@ -254,7 +258,7 @@ def current_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, A
     return found
 
 
-def earlier_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def earlier_settings(settings: Mapping[str, Json]) -> dict[str, Json]:
     """Returns the settings of a stored run, with those that its version did not have yet.
 
     Example:
@@ -271,8 +275,8 @@ def earlier_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completed(
-    fields: Mapping[str, Any], groups: Sequence[str], beside: str, absent: Mapping[str, Any]
-) -> dict[str, Any]:
+    fields: Mapping[str, Json], groups: Sequence[str], beside: str, absent: Mapping[str, Json]
+) -> dict[str, Json]:
     """Returns fields with what their group lacks, if it has the field ``beside``."""
     if not groups:
         return {**absent, **fields} if beside in fields else dict(fields)
@@ -313,7 +317,7 @@ def current_flags(command: str, arguments: Sequence[str], settings: Iterable[str
     return out
 
 
-def current_keys(fields: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, Any]:
+def current_keys(fields: Mapping[str, Value], table: Mapping[str, str]) -> dict[str, Value]:
     """A flat mapping with each key of ``table`` under its current name.
 
     A key that is there under both names stays as it is.
@@ -328,7 +332,7 @@ def current_keys(fields: Mapping[str, Any], table: Mapping[str, str]) -> dict[st
     }
 
 
-def current_metrics(record: Mapping[str, Any], objective: str = "nsp") -> dict[str, Any]:
+def current_metrics(record: Mapping[str, Value], objective: str = "nsp") -> dict[str, Value]:
     """Measurements of a run under their current names.
 
     Args:

@@ -6,13 +6,15 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from transformer_jax.core.json_types import Json
 
 __all__ = ["machine", "process_alive", "process_started", "this_process"]
 
 
-def this_process() -> dict[str, Any]:
+def this_process() -> dict[str, Json]:
     """A unique identity of this process across machines, for people and programs."""
     return {
         "host": socket.gethostname(),
@@ -73,7 +75,7 @@ def _unseen(pid: int) -> str | None:
     return ""
 
 
-def process_alive(found: dict[str, Any]) -> bool | None:
+def process_alive(found: Mapping[str, Json]) -> bool | None:
     """Returns whether the process of a record is still running; None if this machine cannot tell.
 
     Example:

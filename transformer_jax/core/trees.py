@@ -17,6 +17,10 @@ __all__ = [
 ]
 
 
+# Nested dictionaries of arrays, by names or numbers.
+Nested = dict[Any, PyTree]
+
+
 def path_name(path: Sequence[object]) -> str:
     """A tree path as text: ``(DictKey('up'), DictKey('kernel'))`` as ``'up/kernel'``.
 
@@ -27,7 +31,7 @@ def path_name(path: Sequence[object]) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def flatten_dict(tree: Any) -> dict[str, Any]:
+def flatten_dict(tree: PyTree) -> dict[str, PyTree]:
     """The leaves of any tree by name, in the tree's order; empty nodes are dropped.
 
     Names are the same for a dictionary, a tuple and a named tuple, so stored leaves do not depend
@@ -41,7 +45,7 @@ def flatten_dict(tree: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in leaves}
 
 
-def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
+def with_leaves(tree: PyTree, leaves: Mapping[str, PyTree]) -> PyTree:
     """Returns a tree of the same structure, with leaves from ``leaves`` by name.
 
     Example:
@@ -53,7 +57,7 @@ def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
     )
 
 
-def unflatten_dict(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[Any, Any]:
+def unflatten_dict(leaves: Mapping[str, PyTree], *, numbers: bool = True) -> Nested:
     """Nested dictionaries from names; a level with only numbers gets ``int`` keys, in order.
 
     Example:
@@ -62,7 +66,7 @@ def unflatten_dict(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[A
         >>> unflatten_dict({"blocks/0": 1}, numbers=False)
         {'blocks': {'0': 1}}
     """
-    tree: dict[Any, Any] = {}
+    tree: Nested = {}
     for name, leaf in leaves.items():
         *parents, last = name.split("/")
         node = tree
@@ -72,7 +76,7 @@ def unflatten_dict(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[A
     return _numbered(tree) if numbers else tree
 
 
-def _numbered(tree: Any) -> Any:
+def _numbered(tree: PyTree) -> PyTree:
     if not isinstance(tree, dict):
         return tree
     tree = {key: _numbered(child) for key, child in tree.items()}

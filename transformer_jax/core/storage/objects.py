@@ -4,18 +4,22 @@ import contextlib
 import errno
 import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.output_files import draft_path, remove_dead_drafts
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 __all__ = ["Objects", "Stored"]
 
 _SMALL = 64 << 20  # bytes that are read into memory before they are written
 # Bounded waits: a wrong endpoint is reported within half a minute.
-_OPTIONS: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, dict[str, Json]] = {
     "s3": {
         "config_kwargs": {
             "connect_timeout": 5,
@@ -39,7 +43,7 @@ class Stored(NamedTuple):
 
 
 @functools.cache
-def _file_system(scheme: str, process: int) -> Any:
+def _file_system(scheme: str, process: int) -> "AbstractFileSystem":
     # Connections are not shared with forked processes.
     del process
     import fsspec
@@ -65,7 +69,7 @@ class Objects:
         return f"{self._root}/{name}" if name else self._root
 
     @property
-    def _files(self) -> Any:
+    def _files(self) -> "AbstractFileSystem":
         return _file_system(self.scheme, os.getpid())
 
     def list(self) -> dict[str, Stored]:
@@ -192,7 +196,7 @@ class Objects:
         return OSError(getattr(error, "errno", None) or errno.EIO, f"{kind}: {said[:200]}")
 
 
-def _stored(info: dict[str, Any]) -> Stored:
+def _stored(info: Mapping[str, Any]) -> Stored:
     written = info.get("LastModified") or info.get("mtime") or info.get("created")
     tag = info.get("ETag") or info.get("etag") or str(written)
     return Stored(int(info["size"]), str(tag), written if isinstance(written, datetime) else None)
