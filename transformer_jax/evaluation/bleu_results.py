@@ -6,9 +6,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, DataError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.files import read_file
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
@@ -213,7 +213,7 @@ def results_in(folder: Path) -> list[OwnScore]:
     return found
 
 
-def _of_file(content: Mapping[str, Any], name: str) -> Iterator[OwnScore]:
+def _of_file(content: Mapping[str, Json], name: str) -> Iterator[OwnScore]:
     flops = _number(content.get("flops"))
     results, scores = content.get("results"), content.get("scores")
     if isinstance(results, dict):
@@ -237,7 +237,7 @@ def _of_file(content: Mapping[str, Any], name: str) -> Iterator[OwnScore]:
             )
 
 
-def _of_run(results: Mapping[str, Any], name: str, flops: float | None) -> Iterator[OwnScore]:
+def _of_run(results: Mapping[str, Json], name: str, flops: float | None) -> Iterator[OwnScore]:
     """Returns the scores of the test sets in ``results.json``."""
     tests = results.get("tests")
     for test, scores in tests.items() if isinstance(tests, dict) else ():
@@ -257,10 +257,11 @@ def _of_run(results: Mapping[str, Any], name: str, flops: float | None) -> Itera
             )
 
 
-def _number(value: Any) -> float | None:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if real else None
+def _number(value: Json) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: Json) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

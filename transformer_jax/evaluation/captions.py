@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -68,12 +67,14 @@ def caption_scores(
     texts = [text for row in references for text in row]
     tokenize = choose_tokenize(texts) if tokenize is None else tokenize
     most = max(map(len, references))
-    streams: Any = [[row[i] if i < len(row) else None for row in references] for i in range(most)]
+    streams: list[list[str | None]] = [
+        [row[i] if i < len(row) else None for row in references] for i in range(most)
+    ]
     bleu = make_bleu(tokenize)
-    score = bleu.corpus_score(list(hypotheses), streams).score
+    score = bleu.corpus_score(list(hypotheses), streams).score  # type: ignore[arg-type]
     words = caption_words if split_words(tokenize) is blank_words else split_words(tokenize)
     exact = [text in row for text, row in zip(hypotheses, references, strict=True)]
-    rouge: Any = None
+    rouge: float | None = None
     if importlib.util.find_spec("rouge_score") is not None:
         rouge = rouge_scores(hypotheses, references).rougeL
     return CaptionScores(

@@ -60,7 +60,7 @@ def spearman(predictions: _Numbers, references: _Numbers) -> float:
 def _centred(x: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
     x = x / 2 - x[0] / 2  # exact for values close to each other
     x = x / np.abs(x).max()  # avoids overflow of squares of very large or small values
-    return x - x.mean()
+    return np.asarray(x - x.mean())
 
 
 def _ranks(x: _Numbers) -> Float[np.ndarray, " _"]:

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.languages import Direction, LanguageTags
 from transformer_jax.evaluation.bleu import BleuScores, translation_scores
 from transformer_jax.evaluation.language_identification import LanguageIdentifier, off_target_rate
@@ -71,7 +72,7 @@ class DirectionScores:
     off_target: float | None
     identified: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns the scores by name."""
         return {
             "direction": str(self.direction),
@@ -98,6 +99,13 @@ class DirectionScores:
         )
 
 
+class ScoreSettings(TypedDict, total=False):
+    """Settings of :func:`.translation_scores`."""
+
+    lowercase: bool
+    tokenize: str | None
+
+
 def score_direction(
     translate: TranslateTexts,
     pairs: tuple[Sequence[str], Sequence[str]],
@@ -105,7 +113,7 @@ def score_direction(
     way: Way = DIRECT,
     *,
     identify: LanguageIdentifier | None = None,
-    **settings: Any,
+    **settings: Unpack[ScoreSettings],
 ) -> DirectionScores:
     """Returns the scores of translations of texts in one direction.
 

@@ -6,7 +6,6 @@ The package is an extra: ``pip install 'transformer-jax[rouge]'``.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError, install, plural
 from transformer_jax.data.sentences import sentences
@@ -197,7 +196,7 @@ def _scorer(types: tuple[str, ...], words: str) -> Callable[[Sequence[str], str]
     scorer = RougeScorer(list(types), use_stemmer=True, tokenizer=splitter)
 
     def score(references: Sequence[str], hypothesis: str) -> dict[str, float]:
-        found: dict[str, Any] = scorer.score_multi(references, hypothesis)
+        found = scorer.score_multi(references, hypothesis)
         return {name: float(value.fmeasure) for name, value in found.items()}
 
     return score

@@ -1,9 +1,10 @@
 """Training of small models on generated batches, many steps per compiled program."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from transformer_jax.training.step import (
 __all__ = ["FitProgress", "Fitted", "Say", "Schedule", "evaluated", "fit"]
 
 Say = Callable[[str], None]
+Model = TypeVar("Model", bound=nnx.Module)
 MakeBatch = Callable[[Key[Array, ""]], Batch]
 
 _CHUNK = 50  # steps per call of the program
@@ -65,7 +67,8 @@ class Schedule(NamedTuple):
     goal: float | None = None
 
 
-class Fitted(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Fitted(Generic[Model]):
     """A trained model.
 
     Attributes:
@@ -74,20 +77,20 @@ class Fitted(NamedTuple):
         metrics: Means over the last steps, by name.
     """
 
-    model: Any
+    model: Model
     steps: int
     metrics: dict[str, float]
 
 
 def fit(
-    model: nnx.Module,
+    model: Model,
     objective: Objective,
     make_batch: MakeBatch,
     schedule: Schedule,
     *,
     seed: int,
     progress: Say = lambda text: None,
-) -> Fitted:
+) -> Fitted[Model]:
     """Trains a copy of the model on batches that ``make_batch`` generates inside the program.
 
     The same seed gives the same batches for any model.
@@ -113,12 +116,11 @@ def fit(
         shapes = jax.eval_shape(one, state)[1]
         zeros = {name: jnp.zeros((), jnp.float32) for name in shapes}
 
-        def body(_: Any, carry: Any) -> Any:
+        def body(_: Array, carry: tuple[TrainState, dict[str, Array]]):
             state, metrics = one(carry[0])
             return state, {name: carry[1][name] + metrics[name] / count for name in zeros}
 
-        found: Any = jax.lax.fori_loop(0, count, body, (state, zeros))
-        return found
+        return jax.lax.fori_loop(0, count, body, (state, zeros))
 
     # The program donates its argument, and the given model keeps its parameters.
     state, done, known = TrainState.create(jax.tree.map(jnp.copy, params), tx), 0, {}

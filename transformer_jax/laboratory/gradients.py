@@ -9,14 +9,15 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.functional.jacobian_paths import gradient_norms
 from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -41,7 +42,7 @@ class GradientFigures:
     trained: dict[str, list[list[float]]]
     accuracy: dict[str, list[float]]  # of recall at the end of training, per seed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
@@ -163,7 +164,7 @@ def _norms(
     tokens = cued_texts(settings.texts, lag, settings.symbols)(texts)["tokens"]
 
     @jax.jit
-    def program(params: Any, tokens: Any) -> Any:
+    def program(params: PyTree, tokens: Int[Array, "B T"]) -> tuple[Array, Array]:
         reader = nnx.merge(graph, params)
         x = reader.embedding(tokens)
         return gradient_norms(reader.last_state, x, directions), reader.last_state(x)

@@ -9,7 +9,7 @@ words, each with one translation, in the same or in reverse order.
 import dataclasses
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Int, Key
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.programs import generate
 from transformer_jax.evaluation.bleu import translation_scores
@@ -26,6 +27,7 @@ from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
 from transformer_jax.laboratory.readers import nearest_sizes
 from transformer_jax.laboratory.settings import LengthSettings, ScoreChoice
 from transformer_jax.models.composed import EncoderDecoder
+from transformer_jax.models.config import CellName
 from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
@@ -67,7 +69,7 @@ class LengthFigures:
     sentences: dict[str, list[list[float]]]
     bleu: dict[str, list[list[float]]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
@@ -147,7 +149,7 @@ def lengths(
 
 
 def make_translator(
-    score: ScoreChoice, size: int, *, words: int, cell: Any, seed: int
+    score: ScoreChoice, size: int, *, words: int, cell: CellName, seed: int
 ) -> EncoderDecoder:
     """Makes a new translator: one bidirectional layer, then one with or without attention.
 

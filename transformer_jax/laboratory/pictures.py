@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from transformer_jax.visual.figures import new_figure, save
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["Line", "Panel", "draw_panels"]
@@ -44,7 +45,7 @@ class Line(NamedTuple):
 
     name: str
     x: Sequence[int | float]
-    y: Any
+    y: Sequence[float] | Sequence[Sequence[float]] | np.ndarray
     label: str | None = None
 
 
@@ -93,18 +94,19 @@ def draw_panels(panels: Sequence[Panel], path: Path | None = None, *, title: str
     return save(figure, path, title=title or panels[0].title)
 
 
-def _draw(axes: Any, panel: Panel) -> None:
+def _draw(axes: "Axes", panel: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for line in panel.lines:
         y = np.asarray(line.y, float)
         y = y[:, None] if y.ndim == 1 else y
         if panel.logarithmic in ("y", "both"):
             y = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         color, mark = _STYLES.get(line.name.split()[0], _OTHER)
-        more = {"marker": mark, "markersize": 5} if panel.marks else {}
         again = " " in line.name  # a variant of the model named by the first word
         axes.plot(
             line.x, y.mean(1), color=color, linestyle="--" if again else "-", linewidth=2,
-            label=line.label or line.name, **more,
+            marker=mark if panel.marks else "", markersize=5, label=line.label or line.name,
         )  # fmt: skip
         if y.shape[1] > 1:
             axes.fill_between(line.x, y.min(1), y.max(1), color=color, alpha=0.15, linewidth=0)
@@ -113,7 +115,9 @@ def _draw(axes: Any, panel: Panel) -> None:
         places = sorted({place for line in panel.lines for place in line.x})
         axes.set_xticks(places, [f"{place:g}" for place in places], minor=False)
     else:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        locator = axes.xaxis.get_major_locator()
+        assert isinstance(locator, MaxNLocator)
+        locator.set_params(integer=True)
     if panel.logarithmic in ("y", "both"):
         axes.set_yscale("log")
     if panel.level is not None:

@@ -6,7 +6,7 @@ a block of causal self-attention and feed-forward network with sinusoidal positi
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypeVar
 
 import jax
 from flax import nnx
@@ -27,6 +27,8 @@ from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.transformer.layers import Stack
 
 __all__ = ["Reader", "nearest_size", "nearest_sizes", "num_parameters"]
+
+Name = TypeVar("Name", bound=str)
 
 HEADS = 4  # of the attention model
 _LARGEST = 4_096  # values in a state
@@ -57,7 +59,7 @@ class Reader(nnx.Module):
         self.embedding = Embed(vocab_size, size, scale=1.0, rngs=rngs)
         if kind == "attention":
             config = _config(size, vocab_size, length)
-            self.layers: Any = Stack(config, 1, decoder=True, cross=False, rngs=rngs)
+            self.layers: Stack | Recurrent = Stack(config, 1, decoder=True, cross=False, rngs=rngs)
         else:
             self.layers = Recurrent(size, size, kind, rngs=rngs)
         self.output = Linear(size, classes, ("embed", None), rngs=rngs)
@@ -68,8 +70,7 @@ class Reader(nnx.Module):
 
     def last_state(self, x: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """Returns the state at the last position, from embedded symbols."""
-        found = self.layers(x)
-        states: Array = found if isinstance(self.layers, Stack) else found[0]
+        states = self.layers(x) if isinstance(self.layers, Stack) else self.layers(x)[0]
         return states[:, -1]
 
 
@@ -126,8 +127,8 @@ def nearest_size(make: Callable[[int], nnx.Module], parameters: int, multiple: i
 
 
 def nearest_sizes(
-    names: Iterable[Any],
-    make: Callable[[Any, int], nnx.Module],
+    names: Iterable[Name],
+    make: Callable[[Name, int], nnx.Module],
     parameters: int,
     multiple: int = HEADS,
 ) -> tuple[dict[str, int], dict[str, int]]:
@@ -142,7 +143,8 @@ def nearest_sizes(
     Raises:
         ConfigError: No size of a model has nearly this many.
     """
-    sizes, count = {}, {}
+    sizes: dict[str, int] = {}
+    count: dict[str, int] = {}
     for name in names:
         sizes[name] = nearest_size(functools.partial(make, name), parameters, multiple)
         count[name] = num_parameters(functools.partial(make, name, sizes[name]))

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Key
 
 from transformer_jax.core.errors import plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.laboratory.fitting import FitProgress, Say, Schedule, evaluated, fit
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -47,7 +48,7 @@ class RecallFigures:
         """Returns the accuracy at each distance, averaged over seeds."""
         return [sum(row) / len(row) for row in self.accuracy[model]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns the figures by name, for JSON."""
         return {"chance": 1 / self.settings.symbols, **dataclasses.asdict(self)}
 

@@ -7,8 +7,9 @@ one; without it, it writes only "a": the reward is hacked (Ziegler et al. 2019, 
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer_jax.core.errors import plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.laboratory.fitting import FitProgress, Say
 from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
@@ -55,7 +57,7 @@ class RewardFigures:
     reward: dict[str, list[list[float]]]  # number of letters "a" per text
     kl: dict[str, list[list[float]]]  # nats per text, from the initial policy
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 
@@ -140,7 +142,10 @@ def rewards(
     return RewardFigures(settings, reward, kl)
 
 
-def _trainer(settings: RewardSettings, method: MethodName, control: KLControl) -> Any:
+Curves = Callable[[int], dict[str, Float[np.ndarray, " steps"]]]
+
+
+def _trainer(settings: RewardSettings, method: MethodName, control: KLControl) -> Curves:
     """Returns a function from a seed to rewards and KL divergences of all steps, compiled once."""
     how = OnPolicy(method, length=settings.length, group_size=settings.group_size)
     kind, objective = Decoder, on_policy.grpo(how.clip, _SPECIAL.suppress_tokens)

@@ -7,13 +7,14 @@ they have variance 1 at every size. Vaswani et al. 2017, section 3.2.1.
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.functional.attention import attention_weights
 from transformer_jax.functional.scores import ScaledDot
 from transformer_jax.laboratory.fitting import Say
@@ -36,7 +37,7 @@ class ScaleFigures:
     variance: dict[str, list[list[float]]]  # of scores: a row for each size, with a value per seed
     gradient: dict[str, list[list[float]]]  # mean of softmax_gradient_norm
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns the figures by name, for JSON."""
         return dataclasses.asdict(self)
 

@@ -1,7 +1,7 @@
 """Settings of the experiments. Nothing here imports JAX: flags are checked before slow imports."""
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Positive, Range
 from transformer_jax.core.errors import ConfigError
@@ -136,12 +136,14 @@ class ScaleSettings(Configuration, group="--"):
         _check_many("sizes", self.sizes, _LONGEST)
 
 
-def _check_many(flag: str, values: tuple[Any, ...], most: int | None = None) -> None:
+def _check_many(
+    flag: str, values: tuple[str, ...] | tuple[int, ...], most: int | None = None
+) -> None:
     """Refuses an empty list, repeated values, and values outside ``1 .. most``."""
     if not values:
         raise ConfigError(f"--{flag} needs at least one value")
     if len(set(values)) < len(values):
         raise ConfigError(f"--{flag} {' '.join(map(str, values))}: each value only once")
-    for value in values if most is not None else ():
-        if not 1 <= value <= most:
+    for value in values:
+        if most is not None and isinstance(value, int) and not 1 <= value <= most:
             raise ConfigError(f"--{flag}: {value} is outside 1 to {most:,}")

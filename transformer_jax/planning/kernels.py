@@ -3,30 +3,35 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.functional.kernels.choice import Choice, device_reason, recorded_choices
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.components import head_sizes
 from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.models.making import make_model
+from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.planning.programs import Shape, mesh_on, parts_of
-from transformer_jax.training.step import Objective
+from transformer_jax.recipes.settings import Trained
+from transformer_jax.training.step import Objective, Sums
 
 __all__ = ["FUSED", "attention_kernels", "model_kernels"]
+
+Run = TypeVar("Run", bound=Trained)
 
 FUSED = {"gpu": "cudnn", "tpu": "splash"}  # the fused kernel of each platform
 
 
 def attention_kernels(
-    run: Any, target: Target, shape: Shape, *, training: bool
+    run: Trained, target: Target, shape: Shape, *, training: bool
 ) -> dict[str, Choice]:
     """Returns the kernel of each attention of a step, with the reason if it is not the fused one.
 
@@ -78,10 +83,12 @@ def model_kernels(
     return dict(_named(found, _attentions(config), target))
 
 
-def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Any, Any, Objective]:
+def _forward(
+    config: TransformerConfig, shape: Shape, source: int
+) -> tuple[Kind, PyTree, Objective]:
     """Returns the kind of a model, the shapes of its inputs, and its forward pass."""
 
-    def array(*sizes: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+    def array(*sizes: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((shape.rows, *sizes), dtype)
 
     if size := config.image.image_size:
@@ -93,7 +100,7 @@ def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Any,
     inputs = {}
     if config.encoder_layers:
         inputs = {"source": array(source), "source_lengths": array()}
-    kind = "encoder-decoder" if inputs else "decoder"
+    kind: Kind = "encoder-decoder" if inputs else "decoder"
     decode = lambda model, batch, key: model.hidden(*batch, key=key)
     return kind, (inputs, array(shape.length)), decode
 
@@ -105,9 +112,9 @@ def _one_layer(config: TransformerConfig) -> TransformerConfig:
     return dataclasses.replace(config, compute=compute, **one)
 
 
-def _of_one_layer(run: Any) -> Any:
+def _of_one_layer(run: Run) -> Run:
     training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
-    parts = {"model": _one_layer(run.model)}
+    parts: dict[str, Any] = {"model": _one_layer(run.model)}
     if (encoder := getattr(run, "encoder", None)) is not None:
         parts["encoder"] = _one_layer(encoder)
     return dataclasses.replace(run, training=training, **parts)
@@ -115,7 +122,7 @@ def _of_one_layer(run: Any) -> Any:
 
 @functools.lru_cache(maxsize=512)  # a search over settings repeats few of them often
 def _traced(
-    run: Any, target: Target, shape: Shape, training: bool
+    run: Trained, target: Target, shape: Shape, training: bool
 ) -> tuple[tuple[str, Choice], ...]:
     # Tracing needs only the shape of the mesh.
     mesh = mesh_on(run, dataclasses.replace(target, devices=(), number=target.number))
@@ -127,9 +134,13 @@ def _traced(
 
 
 def _choices(
-    make: Callable[[], nnx.Module], objective: Objective, batch: Any, target: Target, training: bool
+    make: Callable[[], nnx.Module],
+    objective: Objective,
+    batch: PyTree,
+    target: Target,
+    training: bool,
 ) -> list[Choice]:
-    def loss(batch: Any, key: Any) -> Any:
+    def loss(batch: PyTree, key: Key[Array, ""]) -> Sums:
         model = with_attention_kernels(make(), target.device)
         return objective(model, batch, key if training else None)
 

@@ -8,10 +8,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
+from jaxtyping import PyTree
 
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.kernels.cross_entropy import LARGE
@@ -32,10 +33,13 @@ from transformer_jax.parallel.sharding import num_batch_shards, shardings, shard
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.programs import STEPS, Shape, decoding_shape, mesh_on, parts_of
 from transformer_jax.recipes.parts import Parts
+from transformer_jax.recipes.settings import Trained
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts
 
 __all__ = ["Estimate", "estimate"]
+
+Run = TypeVar("Run", bound=Trained)
 
 # Vectors per token of a stack outside of blocks: embedding, dropout, final norm, chunks for the
 # loss, and the gradient twice.
@@ -86,7 +90,7 @@ class Estimate:
         return round(self.arguments) + self.temporaries
 
 
-def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
+def estimate(run: Trained, target: Target, what: str, shape: Shape) -> Estimate:
     """Estimates the memory of one program of a run on each device of a target.
 
     Args:
@@ -143,7 +147,7 @@ def estimate(run: Any, target: Target, what: str, shape: Shape) -> Estimate:
     )
 
 
-def _decoding(run: Any, target: Target, local: DeviceShare, state: "_State") -> Estimate:
+def _decoding(run: Trained, target: Target, local: DeviceShare, state: "_State") -> Estimate:
     """Estimates decoding: parameters next to the training state, the cache, and the prompts."""
     shape = decoding_shape(run, target.type.platform, 1)
     assert shape is not None
@@ -171,7 +175,7 @@ class _State(NamedTuple):
     gradients: float
 
 
-def _plain(run: Any) -> Any:
+def _plain(run: Run) -> Run:
     """Returns the run without settings that do not affect the size of its state."""
     compute = dataclasses.replace(run.model.compute, remat=False)
     training = dataclasses.replace(run.training, gradient_accumulation_steps=1)
@@ -180,7 +184,7 @@ def _plain(run: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
-def _state_bytes(run: Any, mesh: Mesh | AbstractMesh) -> _State:
+def _state_bytes(run: Trained, mesh: Mesh | AbstractMesh) -> _State:
     """Returns the bytes of a device's part of the training state."""
     parts = parts_of(run, mesh, Shape(num_batch_shards(mesh), 8))
     declared, frozen = abstract_parts(parts.model, parts.partition)
@@ -196,14 +200,14 @@ def _state_bytes(run: Any, mesh: Mesh | AbstractMesh) -> _State:
     return _State(kept + of_moments + average, kept, trained)
 
 
-def _bytes(shapes: Any, placed: Any) -> float:
+def _bytes(shapes: PyTree, placed: PyTree) -> float:
     sizes = jax.tree.map(
         lambda a, s: math.prod(s.shard_shape(a.shape)) * a.dtype.itemsize, shapes, placed
     )
     return float(sum(jax.tree.leaves(sizes)))
 
 
-def _split_bytes(batch: Any) -> float:
+def _split_bytes(batch: PyTree) -> float:
     return _bytes(batch, jax.tree.map(lambda leaf: leaf.sharding, batch))
 
 
@@ -215,7 +219,9 @@ class _Blocks(NamedTuple):
     read: float  # working memory of a forward pass
 
 
-def _blocks(run: Any, local: DeviceShare, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
+def _blocks(
+    run: Trained, local: DeviceShare, length: int, kernels: Mapping[str, Choice]
+) -> _Blocks:
     config = run.model
     if isinstance(config, RecurrentConfig):
         return _recurrent(config, local, length)
@@ -252,7 +258,7 @@ def _recurrent(config: RecurrentConfig, local: DeviceShare, length: int) -> _Blo
 
 
 def _loss_bytes(
-    run: Any, parts: Parts, local: DeviceShare, length: int, platform: str, *, training: bool
+    run: Trained, parts: Parts, local: DeviceShare, length: int, platform: str, *, training: bool
 ) -> float:
     """Returns the bytes of a chunk of logits, and in training of its and the table's gradients."""
     config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model
@@ -274,14 +280,14 @@ def _loss_bytes(
     return chunk * (4 + itemsize(config)) + gradient + table
 
 
-def _cache_bytes(run: Any, local: DeviceShare, length: int) -> float:
+def _cache_bytes(run: Trained, local: DeviceShare, length: int) -> float:
     """Returns the bytes of the decoding cache: keys and values, or the state of a mixer."""
     if run.model.mixer.kind == "attention":
         return _attended_bytes(run, local, length)
     return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())
 
 
-def _attended_bytes(run: Any, local: DeviceShare, length: int) -> float:
+def _attended_bytes(run: Trained, local: DeviceShare, length: int) -> float:
     """Returns the bytes of keys and values of positions."""
     config = run.model.decoder()
     sizes = head_sizes(config)

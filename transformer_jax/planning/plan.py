@@ -5,10 +5,12 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
+from jax import stages
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.kernels.choice import Choice
@@ -32,6 +34,7 @@ from transformer_jax.planning.programs import (
     parts_of,
 )
 from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.settings import Trained
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts, abstract_state
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
@@ -49,6 +52,8 @@ __all__ = [
     "plan",
     "programs",
 ]
+
+Run = TypeVar("Run", bound=Trained)
 
 MARGIN = 0.2  # fraction of an estimate by which a compiled program may exceed it
 What = Literal["training", "evaluation", "decoding"]
@@ -76,7 +81,7 @@ class Program(NamedTuple):
     estimate: Estimate | None = None
 
 
-def programs(run: Any, target: Target) -> list[tuple[What, Shape]]:
+def programs(run: Trained, target: Target) -> list[tuple[What, Shape]]:
     """Returns the programs of a run: training, evaluation of every bucket, and decoding."""
     check_planned(run)
     mesh = mesh_on(run, target)
@@ -89,7 +94,7 @@ def programs(run: Any, target: Target) -> list[tuple[What, Shape]]:
     return found
 
 
-def plan(run: Any, target: Target) -> Iterator[Program]:
+def plan(run: Trained, target: Target) -> Iterator[Program]:
     """Yields the programs of a run, compiled if possible, or else estimated.
 
     Raises:
@@ -100,20 +105,22 @@ def plan(run: Any, target: Target) -> Iterator[Program]:
         yield measure(run, target, what, shape)
 
 
-def measure(run: Any, target: Target, what: What, shape: Shape) -> Program:
+def measure(run: Trained, target: Target, what: What, shape: Shape) -> Program:
     """Returns one program of a run: compiled, or estimated without a compiler."""
     if target.compiles:
         return compile_program(run, target, what, shape)
     return estimate_program(run, target, what, shape)
 
 
-def estimate_program(run: Any, target: Target, what: What, shape: Shape) -> Program:
+def estimate_program(run: Trained, target: Target, what: What, shape: Shape) -> Program:
     """Estimates one program of a run without compilation."""
     found = estimate(run, target, what, shape)
     return Program(what, shape, found.memory, None, 0.0, found)
 
 
-def compile_program(run: Any, target: Target, what: What, shape: Shape | None = None) -> Program:
+def compile_program(
+    run: Trained, target: Target, what: What, shape: Shape | None = None
+) -> Program:
     """Compiles one program of a run for a target.
 
     Args:
@@ -128,7 +135,8 @@ def compile_program(run: Any, target: Target, what: What, shape: Shape | None = 
     """
     began = time.monotonic()
     check_planned(run)
-    mesh: Any = mesh_on(run, target)
+    mesh = mesh_on(run, target)
+    assert isinstance(mesh, Mesh)
     if shape is None:
         shape = next(found for kind, found in programs(run, target) if kind == what)
     lower, beside = _decoding(run, mesh) if what == "decoding" else _step(run, mesh, what, shape)
@@ -150,10 +158,10 @@ def compile_program(run: Any, target: Target, what: What, shape: Shape | None = 
     return Program(what, shape, found.memory + beside, found, time.monotonic() - began)
 
 
-Lower = Callable[[str], Any]  # platform -> lowered program
+Lower = Callable[[str], stages.Lowered]  # platform -> lowered program
 
 
-def _step(run: Any, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
+def _step(run: Trained, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
     """Returns a step of training or evaluation, and the bytes of state that it does not use."""
     parts = parts_of(run, mesh, shape)
     trained = abstract_parts(parts.model, parts.partition)[0]
@@ -181,7 +189,7 @@ def _step(run: Any, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, int]:
     return _lowering(step, shapes, frozen, parts.batch, key), 0
 
 
-def _decoding(run: Any, mesh: Mesh) -> tuple[Lower, int]:
+def _decoding(run: Trained, mesh: Mesh) -> tuple[Lower, int]:
     """Returns the decoding program of a run, and the bytes of the training state next to it."""
     made = decoding_program(run, mesh)
     if made is None:
@@ -197,12 +205,12 @@ def _decoding(run: Any, mesh: Mesh) -> tuple[Lower, int]:
     return _lowering(made.jitted, *made.arguments, **made.settings), beside
 
 
-def _lowering(step: Any, *arguments: Any, **settings: Any) -> Lower:
+def _lowering(step: stages.Wrapped, *arguments: PyTree, **settings: PyTree) -> Lower:
     traced = lambda: step.trace(*arguments, **settings)
     return lambda platform: traced().lower(lowering_platforms=(platform,))
 
 
-def _device_bytes(shapes: Any) -> int:
+def _device_bytes(shapes: PyTree) -> int:
     """Returns the bytes of a device's part of arrays."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -216,7 +224,7 @@ def _sizes(message: str) -> list[int]:
     return [int(float(n) * units[unit]) for n, unit in re.findall(r"([\d.]+)([KMGT])\b", message)]
 
 
-def kernels(run: Any, target: Target) -> dict[str, Choice]:
+def kernels(run: Trained, target: Target) -> dict[str, Choice]:
     """Returns the kernel of each attention in training, for the longest bucket, with the reason."""
     shape = next(shape for what, shape in programs(run, target) if what == "training")
     part = Shape(shape.rows // run.training.gradient_accumulation_steps, shape.length)
@@ -233,8 +241,8 @@ def fits(program: Program, target: Target) -> bool:
 
 
 def nearest_that_fits(
-    run: Any, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
-) -> tuple[str, Any] | None:
+    run: Run, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
+) -> tuple[str, Run] | None:
     """Returns the smallest change of settings with which a run fits: flags, and the run.
 
     Candidates are tried in order of their cost: 2 to 64 times as many micro-batches, with the same
@@ -269,7 +277,7 @@ def nearest_that_fits(
     return None
 
 
-def _fitting(run: Any, target: Target, wanted: list[tuple[What, Shape]]) -> Iterator[Program]:
+def _fitting(run: Trained, target: Target, wanted: list[tuple[What, Shape]]) -> Iterator[Program]:
     """Estimates programs up to the first that does not fit."""
     for one in wanted:
         program = estimate_program(run, target, *one)
@@ -278,7 +286,7 @@ def _fitting(run: Any, target: Target, wanted: list[tuple[What, Shape]]) -> Iter
         yield program
 
 
-def _candidates(run: Any, target: Target) -> Iterator[tuple[str, Any]]:
+def _candidates(run: Run, target: Target) -> Iterator[tuple[str, Run]]:
     for mesh_flags, on in _meshes(run, target):
         # Recurrent translators do not support rematerialization.
         again_too = not isinstance(run.model, RecurrentConfig)
@@ -288,15 +296,14 @@ def _candidates(run: Any, target: Target) -> Iterator[tuple[str, Any]]:
             again = "--model.compute.remat" if remat and not run.model.compute.remat else ""
             for times in (1, 2, 4, 8, 16, 32, 64):
                 steps = run.training.gradient_accumulation_steps * times
-                training: Any = run.training
-                training = dataclasses.replace(training, gradient_accumulation_steps=steps)
+                training = dataclasses.replace(run.training, gradient_accumulation_steps=steps)
                 parts = f"--training.gradient-accumulation-steps {steps}" if times > 1 else ""
                 flags = " ".join(word for word in (parts, again, mesh_flags) if word)
                 if flags:
                     yield flags, dataclasses.replace(run, mesh=on, model=model, training=training)
 
 
-def _meshes(run: Any, target: Target) -> Iterator[tuple[str, MeshConfig]]:
+def _meshes(run: Trained, target: Target) -> Iterator[tuple[str, MeshConfig]]:
     """Yields the mesh of a run, then meshes that shard parameters over more devices."""
     yield "", run.mesh
     inner = run.mesh.tensor * run.mesh.context

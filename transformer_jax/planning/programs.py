@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import stages
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import rows_within
@@ -22,14 +24,20 @@ from transformer_jax.decoding.windows import round_up
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.layers.parameters import map_parameters, parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.models.making import make_model
+from transformer_jax.models.making import Kind, make_model
 from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.placement import prepare_for_decoding
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, shardings
 from transformer_jax.recipes.parts import BatchShapes, Parts
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recipes.settings import ExampleBatches, RowBatches, start_config
+from transformer_jax.recipes.settings import (
+    ExampleBatches,
+    RowBatches,
+    TokenBatches,
+    Trained,
+    start_config,
+)
 
 __all__ = [
     "DecodingProgram",
@@ -52,7 +60,7 @@ class Shape(NamedTuple):
     length: int
 
 
-def mesh_on(run: Any, target: Target) -> Mesh | AbstractMesh:
+def mesh_on(run: Trained, target: Target) -> Mesh | AbstractMesh:
     """Returns the mesh of a run over the devices of a target; without devices, only its shape.
 
     Raises:
@@ -64,7 +72,7 @@ def mesh_on(run: Any, target: Target) -> Mesh | AbstractMesh:
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 4)
 
 
-def check_planned(run: Any) -> None:
+def check_planned(run: Trained) -> None:
     """Refuses settings that a plan does not support.
 
     Raises:
@@ -83,7 +91,7 @@ def check_planned(run: Any) -> None:
         )
 
 
-def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
+def buckets(run: Trained, sizes: Mapping[str, int]) -> list[Shape]:
     """Returns the shapes of the batches of a run, the longest first.
 
     Actual bucket lengths depend on the data; here they are evenly spaced, up to the limit of the
@@ -100,7 +108,7 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
     if isinstance(training, ExampleBatches):
-        rows = run.training.batch_size
+        rows = training.batch_size
         if rows % parts:
             raise ConfigError(
                 f"training.batch_size is {rows}: with mesh.data x mesh.fsdp {shards} and "
@@ -112,18 +120,19 @@ def buckets(run: Any, sizes: Mapping[str, int]) -> list[Shape]:
         if isinstance(training, RowBatches):
             length = training.sequence_length
         return [Shape(rows, length)]
-    count = run.training.num_buckets
+    assert isinstance(training, TokenBatches)
+    count = training.num_buckets
     even = np.ceil(
         get_recipe(run.recipe).length_limit(run)[1] / count * np.arange(1, count + 1)
     ).astype(int)
     unit = training.pad_to_multiple_of or training.cpu_multiple
     lengths = set(padded_length(even, unit).tolist())
-    multiple = math.lcm(run.training.required_batch_size_multiple, parts)
-    fitting = functools.partial(rows_within, run.training.max_tokens, multiple=multiple)
+    multiple = math.lcm(training.required_batch_size_multiple, parts)
+    fitting = functools.partial(rows_within, training.max_tokens, multiple=multiple)
     return [Shape(fitting(length), length) for length in sorted(lengths, reverse=True)]
 
 
-def parts_of(run: Any, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
+def parts_of(run: Trained, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
     """Returns the parts of a step, with the shapes of a batch."""
     batch = BatchShapes(shape.rows, shape.length, batch_sharding(mesh))
     return get_recipe(run.recipe).planned_parts(run, batch)
@@ -145,10 +154,10 @@ class DecodingProgram(NamedTuple):
         outgrown: Arrays in memory when it starts: the smaller cache that it grew from.
     """
 
-    jitted: Any
-    arguments: tuple[Any, ...]
-    settings: dict[str, Any]
-    outgrown: Any = None
+    jitted: stages.Wrapped
+    arguments: tuple[PyTree, ...]
+    settings: dict[str, PyTree]
+    outgrown: PyTree = None
 
 
 class DecodingShape(NamedTuple):
@@ -160,7 +169,7 @@ class DecodingShape(NamedTuple):
     written: int
 
 
-def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None:
+def decoding_shape(run: Trained, platform: str, shards: int) -> DecodingShape | None:
     """Returns the largest decoding shape of a run; None for a run that does not generate texts.
 
     A translator decodes as many lines at once as :class:`TranslationBatching` allows; a language
@@ -178,23 +187,24 @@ def decoding_shape(run: Any, platform: str, shards: int) -> DecodingShape | None
     up = lambda rows: -(-rows // shards) * shards
     recipe = get_recipe(run.recipe)
     decoding = recipe.decoding if recipe.plans_decoding else None
+    evaluation: Any = getattr(run, "evaluation", None)  # as the recipe defines it
     if decoding == "search":
-        batching, search = TranslationBatching(), run.evaluation.search(run.evaluation.num_beams)
+        batching, search = TranslationBatching(), evaluation.search(evaluation.num_beams)
         most = run.model.max_length
         longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
         read = min(round_up(longest, batching.source_lengths), most)
         rows = up(batching.allowed_rows(read, search.num_beams)[-1])
         return DecodingShape(rows, search.num_beams, read, search.target_tokens(read, most))
-    if decoding is None or not run.evaluation.sample:
+    if decoding is None or not evaluation.sample:
         return None
     shapes = BatchingConfig().for_platform(platform)
     context = run.model.max_length
     read = round_up(1, shapes.lengths)
-    written = round_up(min(run.evaluation.sample, context), shapes.caches)
+    written = round_up(min(evaluation.sample, context), shapes.caches)
     return DecodingShape(round_up(1, shapes.rows), 1, read, written)
 
 
-def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
+def decoding_program(run: Trained, mesh: Mesh) -> DecodingProgram | None:
     """Returns the decoding program of a run with the largest shape, or None."""
     device, shards = mesh.devices.flat[0], num_batch_shards(mesh)
     platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
@@ -202,7 +212,7 @@ def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
     if shape is None:
         return None
     searches = get_recipe(run.recipe).decoding == "search"
-    kind: Any = "encoder-decoder" if searches else "decoder"
+    kind: Kind = "encoder-decoder" if searches else "decoder"
     made = lambda: make_model(kind, run.model, rngs=nnx.Rngs(0))
     with on_mesh(mesh):
         model = nnx.eval_shape(lambda: prepare_for_decoding(with_attention_kernels(made(), device)))
@@ -234,7 +244,7 @@ def decoding_program(run: Any, mesh: Mesh) -> DecodingProgram | None:
     # The cache grows with the text; the last one is the largest.
     largest = caches.index(round_up(min(shape.read + shape.written, caches[-1]), caches))
 
-    def begun(size: int) -> Any:
+    def begun(size: int) -> PyTree:
         sizes = {"size": size, "length": shape.written}
         with on_mesh(mesh):
             return programs.begin.jitted.eval_shape(params, prompt, **settings, **sizes)

@@ -10,15 +10,17 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.visual.figures import new_figure, save
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["AttentionMaps", "as_json", "attention_html", "plot_attention", "translation_maps"]
@@ -119,7 +121,7 @@ def attention_html(maps: Sequence[AttentionMaps], *, title: str, subtitle: str =
     return re.sub("__(TITLE|SUBTITLE|DATA)__", lambda place: parts[place[1]], text)
 
 
-def _for_page(maps: AttentionMaps) -> dict[str, Any]:
+def _for_page(maps: AttentionMaps) -> dict[str, Json]:
     writing = maps.kind != "encoder"
     label = LABELS[maps.kind]
     return {
@@ -189,7 +191,7 @@ def _grid(heads: int) -> tuple[int, int]:
     return math.ceil(heads / across), across
 
 
-def _words(ax: Any, maps: AttentionMaps, wordy: bool, *, left: bool, below: bool) -> None:
+def _words(ax: "Axes", maps: AttentionMaps, wordy: bool, *, left: bool, below: bool) -> None:
     """Labels rows and columns if there is room, only at the outer pictures."""
     ax.tick_params(length=0, labelsize=8)
     for spine in ax.spines.values():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_jax.core.figure_fonts import drawn
 from transformer_jax.evaluation.bleu_results import CAVEATS, TABLE, OwnScore, PublishedTranslator
@@ -10,6 +10,7 @@ from transformer_jax.visual.figures import new_figure, save
 from transformer_jax.visual.labels import place_labels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_bleu"]
@@ -71,7 +72,7 @@ def _color(row: PublishedTranslator) -> str:
     return TRANSFORMER if "Transformer" in row.name else ENSEMBLE if row.ensemble else SINGLE
 
 
-def _dress(ax: Any, title: str, label: str) -> None:
+def _dress(ax: "Axes", title: str, label: str) -> None:
     ax.set_xscale("log")
     ax.margins(0.2, 0.12)
     ax.set_title(title, fontsize=10)
@@ -82,7 +83,7 @@ def _dress(ax: Any, title: str, label: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _name(ax: Any, points: Sequence[_Point]) -> None:
+def _name(ax: "Axes", points: Sequence[_Point]) -> None:
     """Writes each name next to its point."""
     labels = []
     for point in points:
@@ -95,7 +96,7 @@ def _name(ax: Any, points: Sequence[_Point]) -> None:
     place_labels(ax, labels, [(point.flops, point.bleu) for point in points])
 
 
-def _own(ax: Any, own: Sequence[OwnScore]) -> None:
+def _own(ax: "Axes", own: Sequence[OwnScore]) -> None:
     """Draws own scores, in table order, with a legend below."""
     for number, one in enumerate(own):
         cut = one.test[:LONGEST].rstrip(" ,")

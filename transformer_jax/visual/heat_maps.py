@@ -10,12 +10,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformer_jax.core.errors import ArgumentError, ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.words import blank_words
 from transformer_jax.visual.figures import new_figure, save
@@ -176,7 +176,7 @@ def heat_map_page(maps: Sequence[HeatMaps], path: str | Path | None = None) -> s
     return page
 
 
-def _for_page(maps: HeatMaps) -> dict[str, Any]:
+def _for_page(maps: HeatMaps) -> dict[str, Json]:
     from PIL import Image
 
     held = io.BytesIO()

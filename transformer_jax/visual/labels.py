@@ -2,7 +2,10 @@
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -12,8 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["place_labels"]
 
 _RADIUS = 5.0  # radius of a point, in units of 1/100 inch
-# Offsets of a label in points, with its horizontal and vertical alignment.
-_SIDES = (
+# Offset of a label in points, with its horizontal and vertical alignment.
+_Side = tuple[
+    tuple[int, int], Literal["left", "center", "right"], Literal["bottom", "center", "top"]
+]
+_SIDES: tuple[_Side, ...] = (
     ((5, 4), "left", "bottom"), ((-5, 4), "right", "bottom"), ((5, -4), "left", "top"),
     ((-5, -4), "right", "top"), ((0, 7), "center", "bottom"), ((0, -7), "center", "top"),
     ((8, 0), "left", "center"), ((-8, 0), "right", "center"),
@@ -40,7 +46,11 @@ class Bounds(NamedTuple):
         return max(width, 0.0) * max(height, 0.0)
 
 
-def place_labels(ax: "Axes", labels: "Sequence[Annotation]", drawn: Any) -> None:
+def place_labels(
+    ax: "Axes",
+    labels: "Sequence[Annotation]",
+    drawn: Sequence[tuple[float, float]] | Float[np.ndarray, "n 2"],
+) -> None:
     """Moves each label to the side of its point where it covers the least.
 
     Args:
@@ -54,7 +64,7 @@ def place_labels(ax: "Axes", labels: "Sequence[Annotation]", drawn: Any) -> None
         for x, y in ax.transData.transform(drawn).tolist()
     ]
 
-    def cost(label: Any, side: Any) -> float:
+    def cost(label: "Annotation", side: _Side) -> float:
         _move(label, side)
         found = _bounds(label)
         beyond = found.overlap(found) - found.overlap(frame)
@@ -65,7 +75,7 @@ def place_labels(ax: "Axes", labels: "Sequence[Annotation]", drawn: Any) -> None
         taken.append(_bounds(label))
 
 
-def _move(label: Any, side: tuple[tuple[int, int], str, str]) -> None:
+def _move(label: "Annotation", side: _Side) -> None:
     offset, horizontal, vertical = side
     label.set(position=offset, ha=horizontal, va=vertical)
 

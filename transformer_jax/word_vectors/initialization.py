@@ -3,12 +3,13 @@
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unicodedata import normalize
 
 import jax
 import numpy as np
-from jaxtyping import Float32, Int
+from jax.tree_util import KeyPath
+from jaxtyping import Array, Float32, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
@@ -136,13 +137,15 @@ def embedding_tables(
     return made
 
 
-def initial_embeddings(config: ModelConfig, tokenizer: Tokenizer) -> Callable[[Any], Any] | None:
+def initial_embeddings(
+    config: ModelConfig, tokenizer: Tokenizer
+) -> Callable[[PyTree], PyTree] | None:
     """Returns ``Task.initial`` for a model initialized with word vectors; None without them."""
     path = config.embedding.init
     return None if path is None else functools.partial(_initial, config, tokenizer)
 
 
-def _initial(config: ModelConfig, tokenizer: Tokenizer, params: Any) -> Any:
+def _initial(config: ModelConfig, tokenizer: Tokenizer, params: PyTree) -> PyTree:
     """Returns the parameters with word vectors in every table of token embeddings."""
     path = config.embedding.init
     assert path is not None
@@ -153,7 +156,7 @@ def _initial(config: ModelConfig, tokenizer: Tokenizer, params: Any) -> Any:
         f"the vector of their word in {path}"
     )
 
-    def begun(where: Any, leaf: Any) -> Any:
+    def begun(where: KeyPath, leaf: Array) -> Array | np.ndarray:
         if not _TABLE.fullmatch(path_name(where)):
             return leaf
         return embedding_tables(np.asarray(leaf, np.float32), found).astype(leaf.dtype)

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.output_files import Destination, draft_folder
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.files import read_file
@@ -31,6 +32,26 @@ CONFIG = "config.json"
 STATE = "state.safetensors"  # state after the last finished epoch, until all are finished
 _HASHED = 1 << 24  # ids to hash at a time
 Tell = Callable[[EpochReport, Corpus], None]
+
+
+class _Settings(NamedTuple):
+    """The files of the texts, as stored, and the settings that change the vectors."""
+
+    texts: list[str]
+    text: TextConfig
+    training: Word2VecConfig
+
+    def to_dict(self) -> dict[str, Json]:
+        groups = {"text": dataclasses.asdict(self.text)}
+        return {"texts": self.texts, **groups, "training": dataclasses.asdict(self.training)}
+
+    def of_vectors(self) -> dict[str, Json]:
+        """Returns the settings that change the vectors, by dotted name."""
+        return {
+            f"{group}.{field.name}": getattr(config, field.name)
+            for group, config in (("text", self.text), ("training", self.training))
+            for field in dataclasses.fields(config)
+        }
 
 
 def train_word_vectors(
@@ -73,15 +94,11 @@ def train_word_vectors(
             f"{output}: there are word vectors already ({', '.join(there)}): choose another "
             f"folder, resume them, or --overwrite"
         )
-    settings = {
-        "texts": [str(Path(path).absolute()) for path in texts],
-        "text": dataclasses.asdict(text),
-        "training": dataclasses.asdict(training),
-    }
+    settings = _Settings([str(Path(path).absolute()) for path in texts], text, training)
     # First: an interruption here must not leave vectors next to different settings.
     for name in (VECTORS, STATE):
         (output / name).unlink(missing_ok=True)
-    _write(output / CONFIG, json.dumps(settings, indent=1).encode())
+    _write(output / CONFIG, json.dumps(settings.to_dict(), indent=1).encode())
     return _train(output, settings, report)
 
 
@@ -100,11 +117,13 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
     """
     output = Path(output)
     try:
-        settings = json.loads((output / CONFIG).read_text("utf-8"))
-        # Earlier versions did not normalize.
-        settings["text"] = {"normalization": "none"} | settings["text"]
-        TextConfig(**settings["text"])
-        Word2VecConfig(**settings["training"])
+        stored = json.loads((output / CONFIG).read_text("utf-8"))
+        settings = _Settings(
+            stored["texts"],
+            # Earlier versions did not normalize.
+            TextConfig(**{"normalization": "none"} | stored["text"]),
+            Word2VecConfig(**stored["training"]),
+        )
     except FileNotFoundError:
         raise CheckpointError(
             f"{output}: there is nothing to resume: no {CONFIG} in this folder"
@@ -119,11 +138,10 @@ def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> Wo
     return _train(output, settings, report)
 
 
-def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordEmbeddings:
-    text = TextConfig(**settings["text"])
-    training = Word2VecConfig(**settings["training"])
+def _train(output: Path, settings: _Settings, report: Tell | None) -> WordEmbeddings:
+    text, training = settings.text, settings.training
     with draft_folder(output / "words") as folder:
-        corpus = _read([Path(path) for path in settings["texts"]], text, folder)
+        corpus = _read([Path(path) for path in settings.texts], text, folder)
         first, begun = _state(output / STATE, corpus, settings)
         began, told = time.monotonic(), []
 
@@ -145,7 +163,8 @@ def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordE
         "loss": told[-1] if told else None,
         "words_per_second": round(words / seconds) if seconds else None,
     }
-    _write(output / CONFIG, json.dumps(settings | {"results": results}, indent=1).encode())
+    stored = settings.to_dict() | {"results": results}
+    _write(output / CONFIG, json.dumps(stored, indent=1).encode())
     save_embeddings(embeddings, output / VECTORS, binary=True)
     (output / STATE).unlink(missing_ok=True)
     return embeddings
@@ -187,23 +206,14 @@ def _order(corpus: Corpus) -> str:
     return told.hexdigest()
 
 
-def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that change the vectors, by dotted name."""
-    return {
-        f"{group}.{name}": value
-        for group in ("text", "training")
-        for name, value in settings[group].items()
-    }
-
-
-def _state(path: Path, corpus: Corpus, settings: Mapping[str, Any]) -> tuple[int, Tables]:
+def _state(path: Path, corpus: Corpus, settings: _Settings) -> tuple[int, Tables]:
     """Returns the number of finished epochs, and the tables after them.
 
     Raises:
         CheckpointError: The state is damaged, or the settings or the texts have changed since.
     """
     if not path.exists():
-        return 0, initial_tables(len(corpus.words), Word2VecConfig(**settings["training"]))
+        return 0, initial_tables(len(corpus.words), settings.training)
     try:
         found = load(read_file(path))
         text = lambda name: bytes(found[name]).decode()
@@ -219,7 +229,7 @@ def _state(path: Path, corpus: Corpus, settings: Mapping[str, Any]) -> tuple[int
         raise CheckpointError(f"{path}: cannot be read: {why}") from None
     except (KeyError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}; train again") from None
-    since, now = plural(epochs, "epoch"), _settings(settings)
+    since, now = plural(epochs, "epoch"), settings.of_vectors()
     if changed := [name for name, was in said.items() if now.get(name) != was]:
         told = ", ".join(f"{name} is {now.get(name)} ({said[name]} before)" for name in changed)
         raise CheckpointError(
@@ -243,13 +253,11 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> str:
     return told.hexdigest()
 
 
-def _save(
-    path: Path, corpus: Corpus, settings: Mapping[str, Any], tables: Tables, epochs: int
-) -> None:
+def _save(path: Path, corpus: Corpus, settings: _Settings, tables: Tables, epochs: int) -> None:
     arrays = {name: np.asarray(jax.device_get(x)) for name, x in tables._asdict().items()}
     arrays["epochs"] = np.array(epochs)
     texts = {"corpus": _fingerprint(corpus), "order": _order(corpus)}
-    texts["settings"] = json.dumps(_settings(settings))
+    texts["settings"] = json.dumps(settings.of_vectors())
     arrays |= {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
     arrays["digest"] = np.frombuffer(_digest(arrays).encode(), np.uint8)
     _write(path, save(arrays))

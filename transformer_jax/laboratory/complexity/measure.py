@@ -6,13 +6,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.trees import default_device
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.convolution import convolve
@@ -152,7 +153,7 @@ class Measured:
     path: int | None
     times: Passes | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Returns sizes, formulas and measurements by name, with times in seconds."""
         layer, times = self.layer, self.times
         return {
@@ -205,7 +206,7 @@ def count_flops(layer: Layer) -> float:
     return program_flops(jnp.matmul, x, W) + layer.n * program_flops(step, x[:1], U, x[:1])
 
 
-def program_flops(function: Callable[..., Any], *inputs: Any) -> float:
+def program_flops(function: Program, *inputs: Array | jax.ShapeDtypeStruct) -> float:
     """Counts the FLOPs of the compiled program.
 
     For GPUs and TPUs, XLA compiles products to library calls, which it does not count: there the
@@ -221,7 +222,8 @@ def program_flops(function: Callable[..., Any], *inputs: Any) -> float:
     """
     lowered = jax.jit(function).lower(*inputs)
     stage = lowered.compile() if default_device().platform == "cpu" else lowered
-    analysis: Any = stage.cost_analysis()
+    analysis = stage.cost_analysis()
+    assert analysis is not None
     return float((analysis[0] if isinstance(analysis, list) else analysis)["flops"])
 
 
@@ -295,7 +297,7 @@ def seconds_of_nothing(repetitions: int) -> float:
     return statistics.median(timer() for _ in range(repetitions))
 
 
-def _timer(function: Callable[..., Any], *inputs: Any) -> Callable[[], float]:
+def _timer(function: Callable[..., PyTree], *inputs: PyTree) -> Callable[[], float]:
     """Returns a function that measures the seconds of one call, averaged over consecutive calls."""
 
     def seconds(calls: int) -> float:

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from transformer_jax.laboratory.complexity.layers import KINDS, Layer
 from transformer_jax.laboratory.complexity.measure import Measured
 from transformer_jax.visual.figures import new_figure, save
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["plot_layers"]
 
@@ -71,16 +75,21 @@ def _backward(one: Measured) -> float | None:
     return None if one.times is None else 1e3 * one.times.backward
 
 
-def _panel(ax: Any, measured: Sequence[Measured], points: Panel, line: Panel) -> None:
+def _panel(ax: "Axes", measured: Sequence[Measured], points: Panel, line: Panel) -> None:
     """Draws one quantity of each layer by its length; backward passes are dashed."""
     timed = points is _forward
     for name in dict.fromkeys(one.layer.name for one in measured):
         curve = [one for one in measured if one.layer.name == name]
         lengths = [one.layer.n for one in curve]
         color, marker = _style(curve[0].layer, [one.layer for one in measured])
-        ys = [points(one) for one in curve]
+        ys = np.array([points(one) for one in curve], float)
         ax.plot(lengths, ys, "-" if timed else "", color=color, marker=marker, markersize=5)
-        ax.plot(lengths, [line(one) for one in curve], "--" if timed else "-", color=color)
+        ax.plot(
+            lengths,
+            np.array([line(one) for one in curve], float),
+            "--" if timed else "-",
+            color=color,
+        )
     ax.set(xscale="log", yscale="log")
     ax.grid(which="major", color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
@@ -88,7 +97,7 @@ def _panel(ax: Any, measured: Sequence[Measured], points: Panel, line: Panel) ->
     ax.tick_params(labelsize=8)
 
 
-def _legend(layers: Sequence[Layer]) -> list[Any]:
+def _legend(layers: Sequence[Layer]) -> "list[Line2D]":
     """Returns a line with its marker for each layer."""
     from matplotlib.lines import Line2D
 
@@ -99,9 +108,9 @@ def _legend(layers: Sequence[Layer]) -> list[Any]:
     ]
 
 
-def _style(layer: Layer, layers: Sequence[Layer]) -> tuple[Any, str]:
+def _style(layer: Layer, layers: Sequence[Layer]) -> tuple[tuple[float, float, float], str]:
     """Color and marker by kind; wider kernels and windows are darker."""
     extents = sorted({one.extent or 0 for one in layers if one.kind == layer.kind})
     dark = extents.index(layer.extent or 0) / max(len(extents) - 1, 1)
     shade = lambda i: int(COLORS[layer.kind][i : i + 2], 16) / 255 * (1 - 0.6 * dark)
-    return tuple(map(shade, (1, 3, 5))), MARKERS[layer.kind]
+    return (shade(1), shade(3), shade(5)), MARKERS[layer.kind]
