@@ -24,8 +24,8 @@ from transformer_jax.runs.checkpoint import (
     CheckpointScore,
     load_params,
     steps,
-    verify,
 )
+from transformer_jax.runs.verification import verify
 from transformer_jax.training.state import TrainState, digest
 
 TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))

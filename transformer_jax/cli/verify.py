@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -14,6 +14,7 @@ from transformer_jax.core.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.interop.hf_run_directory import HFRunDirectory
+    from transformer_jax.runs.manifest import Manifest
     from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Verify"]
@@ -151,11 +152,11 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
         said = latest_manifest(run.path) or {}
     except UnreadableError:  # reported with the checkpoint
         said = {}
-    for path, name, of in (
-        (run.tokenizer, "tokenizer", "the checkpoints were made with"),
-        (run.template, "template", "training began with"),
+    for path, recorded, of in (
+        (run.tokenizer, said.get("tokenizer"), "the checkpoints were made with"),
+        (run.template, said.get("template"), "training began with"),
     ):
-        if said.get(name) is None:
+        if recorded is None:
             continue
         try:
             digest = hashlib.sha256(read_file(path)).hexdigest()
@@ -163,7 +164,7 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
             (strange if isinstance(error, FileNotFoundError) else unread).append(path.name)
             _say(path.name, f"cannot be read: {error.strerror or error}")
             continue
-        if digest != said[name]:
+        if digest != recorded:
             strange.append(path.name)
             _say(path.name, f"not the one that {of}")
     try:
@@ -178,7 +179,7 @@ def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
     return strange, unread
 
 
-def _with_recipe(said: dict[str, Any]) -> dict[str, Any]:
+def _with_recipe(said: "Manifest") -> "Manifest":
     """Adds the recipe's name to a manifest of an earlier version, inferred from the settings."""
     from transformer_jax.recipes.registry import recipe_name
 
@@ -186,4 +187,4 @@ def _with_recipe(said: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(config, dict):
         return said
     name = recipe_name(config)
-    return said if name is None else said | {"config": {**config, "recipe": name}}
+    return said if name is None else {**said, "config": {**config, "recipe": name}}

@@ -31,6 +31,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.image_config import ImageConfig
 from transformer_jax.runs.checkpoint_reader import Loaded
+from transformer_jax.runs.manifest import Manifest
 from transformer_jax.runs.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class HFRunDirectory(RunDirectory):
             ConfigError: A step or an average is requested.
         """
         refuse_steps(self.path, which, average)
-        return Loaded(self.folder.load(), 0, None)
+        return Loaded(self.folder.load(), 0, None, {}, {})
 
     def weights_digest(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
@@ -344,7 +345,7 @@ def convert(
     source = HFRunDirectory(path)
     fields = source.read_config()
     tokenizer = None if source.folder.model.kind == "image" else source.load_tokenizer()
-    describe: dict[str, Any] = {}
+    describe: Manifest = {}
     if tokenizer is not None:
         sizes = source.folder.model.config
         check_vocabulary(tokenizer, sizes.vocab_size, sizes.decoder().vocab_size, where=path)
@@ -364,13 +365,13 @@ def convert(
         if dense is not None:
             copy_dense(source.path, dense, run.path)
         more(run)
-        save_converted(run, params, describe | {"config": fields})
+        save_converted(run, params, {**describe, "config": fields})
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def save_converted(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
+def save_converted(run: RunDirectory, params: Any, describe: Manifest) -> None:
     """Writes parameters as the only checkpoint of a run, step 0."""
     from transformer_jax.runs.checkpoint import Checkpointer
     from transformer_jax.training.state import TrainState

@@ -98,8 +98,9 @@ class Ngram(Recipe):
         smoothing = KneserNey() if config.smoothing == "kneser-ney" else AddK(config.k)
         model = train_ngram(store, tokenizer, config.order, smoothing)
         model.model.save(directory.path / "ngram.npz")
-        seal = {"schema": manifest.SCHEMA, "config": directory.read_config()}
-        manifest.rewrite(directory.path, seal | {"tokenizer": tokenizer.sha256})
+        seal: manifest.Manifest = {"schema": manifest.SCHEMA, "config": directory.read_config()}
+        seal["tokenizer"] = tokenizer.sha256
+        manifest.rewrite(directory.path, seal)
         with allowing(unknown=True):
             stores = build_stores(run, directory, data.scored)
         report = Report(run.output or "")

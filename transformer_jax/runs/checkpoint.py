@@ -10,10 +10,11 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError, ConfigError
@@ -36,6 +37,7 @@ from transformer_jax.runs.checkpoint_score import (
     PROGRESS,
     CheckpointScore,
     Metric,
+    MetricsLine,
     Standing,
     score_of,
 )
@@ -44,22 +46,25 @@ from transformer_jax.runs.manifest import (
     DAMAGED,
     DELETING,
     SCRATCH,
+    Manifest,
+    ProgressRecord,
+    ScoreRecord,
     check_checkpoint,
     checkpoint_name,
     run_storage,
     steps,
 )
-from transformer_jax.runs.verification import VerifyResult, verify
+
+if TYPE_CHECKING:
+    from orbax.checkpoint import AsyncCheckpointer
 
 __all__ = [
     "CheckpointScore",
     "Checkpointer",
     "Loaded",
     "Restored",
-    "VerifyResult",
     "load_params",
     "steps",
-    "verify",
 ]
 
 
@@ -67,13 +72,15 @@ class Restored(NamedTuple):
     """A restored training state."""
 
     step: int
-    state: Any
-    manifest: dict[str, Any]
+    state: PyTree
+    manifest: Manifest
     left: tuple[str, ...] = ()  # problems of newer checkpoints, which were set aside
 
 
-def _finite(score: CheckpointScore | None) -> dict[str, Any] | None:
-    return score._asdict() if score is not None and np.isfinite(score.value) else None
+def _finite(score: CheckpointScore | None) -> ScoreRecord | None:
+    if score is None or not np.isfinite(score.value):
+        return None
+    return {"name": score.name, "value": score.value, "better": score.better}
 
 
 class Checkpointer:
@@ -94,14 +101,14 @@ class Checkpointer:
         directory: str | os.PathLike[str],
         *,
         keep_last: int = 3,
-        describe: Mapping[str, Any] | None = None,
+        describe: Manifest | None = None,
     ):
         if keep_last < 1:
             raise ConfigError(f"keep_last is {keep_last}: at least 1 checkpoint must be kept")
         self.directory = Path(directory).absolute()
         self.keep_last = keep_last
-        self.describe = dict(describe or {})
-        self._pending: tuple[Path, dict[str, Any], tuple[str, ...]] | None = None
+        self.describe: Manifest = {**(describe or {})}
+        self._pending: tuple[Path, Manifest, tuple[str, ...]] | None = None
         self._left: list[str] = []
         self._storage = run_storage(self.directory.parent)
         self._primary = jax.process_index() == 0
@@ -109,7 +116,7 @@ class Checkpointer:
             self._prepare()
         self._writer = self._new_writer()
 
-    def _new_writer(self) -> Any:
+    def _new_writer(self) -> "AsyncCheckpointer":
         ocp = orbax()
         return ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
@@ -140,10 +147,10 @@ class Checkpointer:
     def save(
         self,
         step: int,
-        state: Any,
+        state: PyTree,
         *,
         score: CheckpointScore | None = None,
-        progress: Mapping[str, Any] | None = None,
+        progress: ProgressRecord | None = None,
     ) -> None:
         """Starts to write ``state``; its buffers may be donated once this returns.
 
@@ -164,15 +171,17 @@ class Checkpointer:
         if self._primary and (self.directory / checkpoint_name(step)).exists():
             self._move_aside(self.directory / checkpoint_name(step))
         items = items_of(state)
-        fields = self.describe | {
+        fields: Manifest = {
+            **self.describe,
             "step": step,
             "tree": tree_of(items),
             "score": _finite(score),
-            **({} if progress is None else {PROGRESS: dict(progress)}),
             "versions": manifest.versions(),
             "devices": max(map(device_count, jax.tree.leaves(state))),
             "processes": jax.process_count(),
         }
+        if progress is not None:
+            fields[PROGRESS] = progress
         self._pending = (self.directory / checkpoint_name(step), fields, tuple(items))
         args = {
             item: ocp.args.PyTreeSave(trees.unflatten_dict(leaves, numbers=False))
@@ -182,7 +191,7 @@ class Checkpointer:
             self._writer.save(self._pending[0], args=ocp.args.Composite(**args))
 
     def set_score(
-        self, step: int, score: CheckpointScore | None, progress: Mapping[str, Any] | None = None
+        self, step: int, score: CheckpointScore | None, progress: ProgressRecord | None = None
     ) -> None:
         """Adds the score, and the evaluations so far, to a stored checkpoint, without its arrays.
 
@@ -194,9 +203,10 @@ class Checkpointer:
             return
         check_lock(self.directory.parent)
         path = self.directory / checkpoint_name(step)
-        fields = manifest.read(path) | {"score": _finite(score)}
+        fields = manifest.read(path)
+        fields["score"] = _finite(score)
         if progress is not None:
-            fields[PROGRESS] = dict(progress)
+            fields[PROGRESS] = progress
         try:
             manifest.rewrite(path, fields)
         except OSError as error:
@@ -261,9 +271,7 @@ class Checkpointer:
                 return
             time.sleep(0.1)
 
-    def standing(
-        self, step: int, metric: Metric, history: Iterable[Mapping[str, Any]] = ()
-    ) -> Standing:
+    def standing(self, step: int, metric: Metric, history: Iterable[MetricsLine] = ()) -> Standing:
         """Returns the evaluations up to a step, from its manifest.
 
         Args:
@@ -305,7 +313,7 @@ class Checkpointer:
                 path.rename(rubbish)
                 shutil.rmtree(rubbish, ignore_errors=True)
 
-    def restore(self, template: Any) -> Restored | None:
+    def restore(self, template: PyTree) -> Restored | None:
         """Restores the newest valid state with the shardings of ``template``, or None.
 
         Args:

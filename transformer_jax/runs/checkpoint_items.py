@@ -10,13 +10,18 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError
+from transformer_jax.runs.manifest import ArrayRecord, Manifest
+
+if TYPE_CHECKING:
+    from orbax.checkpoint import RestoreArgs
 
 __all__ = [
     "check_fit",
@@ -32,6 +37,10 @@ __all__ = [
 ]
 
 _WRITES = re.compile("_serialize|orbax")  # in the names of Orbax's coroutines and their files
+
+
+# An array, or what is known of one before it is read.
+Leaf: TypeAlias = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 
 
 class _OrbaxRecords(logging.Filter):
@@ -54,7 +63,9 @@ def orbax() -> Any:
     return ocp
 
 
-def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
+def _unless_abandoned(
+    hook: "Callable[[sys.UnraisableHookArgs], object]", unraisable: "sys.UnraisableHookArgs"
+) -> None:
     # After a failed write, all other writes of the same save report to a closed event loop: up to
     # thousands of useless tracebacks.
     if (
@@ -111,7 +122,7 @@ def _in_utf8(directory: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
+def read_item(directory: Path, leaves: Mapping[str, Leaf]) -> dict[str, PyTree]:
     """Reads the leaves of one Orbax item, as NumPy arrays or with the sharding of each template.
 
     One of several processes can read NumPy arrays alone.
@@ -126,7 +137,7 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone_{me}"
         )
 
-    def arguments(leaf: Any) -> Any:
+    def arguments(leaf: Leaf) -> "RestoreArgs":
         sharding = getattr(leaf, "sharding", None)
         if sharding is None:
             return ocp.RestoreArgs(restore_type=np.ndarray)
@@ -147,7 +158,7 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     return trees.flatten_dict(tree)
 
 
-def items_of(state: Any) -> dict[str, dict[str, Any]]:
+def items_of(state: PyTree) -> dict[str, dict[str, Leaf]]:
     """Returns a state as Orbax items of named leaves.
 
     Parameters are a separate item, so that they can be read alone.
@@ -161,7 +172,7 @@ def items_of(state: Any) -> dict[str, dict[str, Any]]:
     return items
 
 
-def state_of(template: Any, items: Mapping[str, Mapping[str, Any]]) -> Any:
+def state_of(template: PyTree, items: Mapping[str, Mapping[str, jax.Array]]) -> PyTree:
     """Returns ``template`` with the leaves of Orbax items."""
     rest = trees.with_leaves(
         {"step": template.step, "state": template.opt_state}, items["optimizer"]
@@ -175,12 +186,12 @@ def state_of(template: Any, items: Mapping[str, Mapping[str, Any]]) -> Any:
     )
 
 
-def device_count(leaf: Any) -> int:
+def device_count(leaf: Leaf) -> int:
     """Returns the number of devices that hold a leaf."""
     return len(leaf.sharding.device_set) if isinstance(leaf, jax.Array) else 1
 
 
-def tree_of(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def tree_of(items: Mapping[str, Mapping[str, Leaf]]) -> dict[str, ArrayRecord]:
     """Returns shape and type of every leaf, for a manifest."""
     return {
         f"{item}/{name}": {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
@@ -189,7 +200,7 @@ def tree_of(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     }
 
 
-def check_fit(path: Path, fields: Mapping[str, Any], items: Mapping[str, Any]) -> None:
+def check_fit(path: Path, fields: Manifest, items: Mapping[str, Mapping[str, Leaf]]) -> None:
     """Refuses a checkpoint whose leaves differ from ``items``.
 
     Args:

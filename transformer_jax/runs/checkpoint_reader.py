@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -16,13 +16,14 @@ from jaxtyping import PyTree
 from transformer_jax.core import trees
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.core.trees import flatten_dict
+from transformer_jax.core.trees import Nested, flatten_dict
 from transformer_jax.models.partition import overlay
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint_items import explained, read_item
 from transformer_jax.runs.checkpoint_score import CheckpointScore, score_of
 from transformer_jax.runs.manifest import (
     FROZEN,
+    Manifest,
     check_checkpoint,
     check_frozen,
     checkpoint_name,
@@ -52,11 +53,11 @@ _TRIES = 20  # attempts to read a checkpoint of a run in progress, which removes
 class Loaded(NamedTuple):
     """Parameters for using a model, as nested dictionaries of NumPy arrays."""
 
-    params: dict[Any, Any]
+    params: Nested
     step: int
     score: CheckpointScore | None
-    manifest: Mapping[str, Any] = {}  # manifest of the newest checkpoint used, if any
-    frozen: Mapping[Any, Any] = {}  # frozen parameters, if stored separately from checkpoints
+    manifest: Manifest  # manifest of the newest checkpoint used, if any
+    frozen: Nested  # frozen parameters, if stored separately from checkpoints
 
 
 def load_params(
@@ -159,8 +160,8 @@ def _policy_alone(loaded: Loaded) -> Loaded:
     how = loaded.manifest.get("merge")
     if not isinstance(how, Mapping) or "policy" not in how:
         return loaded
-    fields = {name: value for name, value in loaded.manifest.items() if name != "frozen"}
-    fields["merge"] = how["policy"]
+    fields: Manifest = {**loaded.manifest, "merge": how["policy"]}  # type: ignore[typeddict-item]
+    del fields["frozen"]
     return loaded._replace(manifest=fields, frozen=loaded.frozen.get("policy", {}))
 
 
@@ -182,7 +183,7 @@ class _Pruned(Exception):  # noqa: N818  (the training of the run did what it sh
 
 def _load(directory: Path, which: int | Literal["best", "last"], average: int) -> Loaded:
     chosen = _chosen(directory, which, average)
-    total: dict[str, Any] = {}
+    total: dict[str, np.ndarray] = {}
     for fields in chosen:
         item = _item(fields, average)
         path = directory / checkpoint_name(fields["step"])
@@ -199,9 +200,11 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
                 for name, value in values.items()
             }
     newest = chosen[0]
+    known = newest["tree"]
     params = {
-        name: np.asarray(value, newest["tree"].get(f"params/{name}", {}).get("dtype"))
+        name: np.asarray(value, known[item]["dtype"] if item in known else None)
         for name, value in total.items()
+        for item in [f"params/{name}"]
     }
     return Loaded(
         trees.unflatten_dict(params),
@@ -212,7 +215,7 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
     )
 
 
-def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
+def _frozen(directory: Path, fields: Manifest) -> Nested:
     """Loads the frozen parameters that a run stores next to its checkpoints."""
     if "frozen" not in fields:
         return {}
@@ -223,15 +226,13 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
     return trees.unflatten_dict(_finite_item(path, kept, "params"))
 
 
-def _item(fields: Mapping[str, Any], average: int) -> str:
+def _item(fields: Manifest, average: int) -> str:
     """Returns the item with the requested parameters."""
     kept = any(name.startswith("ema_params/") for name in fields["tree"])
     return "ema_params" if average == 1 and kept else "params"
 
 
-def _chosen(
-    directory: Path, which: int | Literal["best", "last"], average: int
-) -> list[dict[str, Any]]:
+def _chosen(directory: Path, which: int | Literal["best", "last"], average: int) -> list[Manifest]:
     """Returns the manifests of the checkpoints to read, all verified, the requested one first."""
     problems: dict[int, str] = {}
     verified: set[int] = set()
@@ -256,7 +257,7 @@ def _chosen(
     return chosen
 
 
-def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | None, str | None]:
+def _problem(directory: Path, step: int, item: str) -> tuple[Manifest | None, str | None]:
     path = directory / checkpoint_name(step)
     try:
         fields, problem = check_checkpoint(path, item)
@@ -269,7 +270,7 @@ def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | No
     return fields, problem
 
 
-def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, Any]:
+def _finite_item(path: Path, fields: Manifest, item: str) -> dict[str, np.ndarray]:
     """Reads the NumPy arrays of one item of a verified checkpoint.
 
     Raises:
@@ -295,7 +296,7 @@ def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, 
     return values
 
 
-def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
+def not_finite(path: Path, fields: Manifest) -> str | None:
     """Names the non-finite values of a verified checkpoint; None if all are finite."""
     try:
         for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "ema_params"}:
@@ -307,13 +308,13 @@ def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
 
 def _candidates(
     directory: Path, which: int | Literal["best", "last"], problems: dict[int, str], count: int
-) -> list[dict[str, Any]]:
+) -> list[Manifest]:
     """Returns manifests of up to ``count`` good checkpoints: the chosen one, then older ones.
 
     Only the best needs the manifests of all checkpoints.
     """
     there = steps(directory)
-    readable: list[dict[str, Any]] = []
+    readable: list[Manifest] = []
     for step in there:
         if isinstance(which, int) and step > which:
             continue
@@ -342,7 +343,7 @@ def _candidates(
     return readable[first : first + count]
 
 
-def _best(manifests: list[dict[str, Any]]) -> int:
+def _best(manifests: list[Manifest]) -> int:
     """Returns the index of the best: on ties the oldest; the newest if none was scored."""
     best = 0
     for place, fields in enumerate(manifests):

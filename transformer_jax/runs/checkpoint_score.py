@@ -6,13 +6,37 @@ Every manifest stores the progress, so that a resumed run ends like an uninterru
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from transformer_jax.core.config_fields import Configuration
+from transformer_jax.runs.manifest import Manifest, ProgressRecord
 
-__all__ = ["PROGRESS", "CheckpointScore", "Metric", "Standing", "score_of"]
+__all__ = [
+    "PROGRESS",
+    "CheckpointScore",
+    "Metric",
+    "MetricsLine",
+    "Standing",
+    "score_of",
+    "step_of",
+]
+
+# A line of ``metrics.jsonl``: numbers by name; None is not finite.
+MetricsLine: TypeAlias = Mapping[str, int | float | None]
+
+
+def step_of(line: MetricsLine) -> int:
+    """Returns the step of a line of ``metrics.jsonl``.
+
+    Example:
+        >>> step_of({"step": 3, "loss": 0.5})
+        3
+    """
+    step = line["step"]
+    assert isinstance(step, int)
+    return step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +76,13 @@ class CheckpointScore(NamedTuple):
         return self.value < other.value if self.better == "lower" else self.value > other.value
 
 
-def score_of(fields: Mapping[str, Any]) -> CheckpointScore | None:
+def score_of(fields: Manifest) -> CheckpointScore | None:
     """Returns the score in a manifest."""
-    return CheckpointScore(**fields["score"]) if fields.get("score") else None
+    score = fields.get("score")
+    return CheckpointScore(**score) if score else None
 
 
-PROGRESS = "progress"  # the field in manifests
+PROGRESS: Final = "progress"  # the field in manifests
 
 
 class Standing(NamedTuple):
@@ -83,13 +108,16 @@ class Standing(NamedTuple):
             return self._replace(best=score, best_step=step, since=0, evaluated=step)
         return self._replace(since=self.since + 1, evaluated=step)
 
-    def fields(self, metric: Metric) -> dict[str, Any]:
+    def fields(self, metric: Metric) -> ProgressRecord:
         """Returns the standing as fields of a manifest."""
         best = None if self.best is None else self.best.value
-        return {"metric": metric.name, **self._asdict(), "best": best}
+        return {
+            "metric": metric.name, "best": best, "best_step": self.best_step, "since": self.since,
+            "evaluated": self.evaluated, "skipped": self.skipped,
+        }  # fmt: skip
 
     @classmethod
-    def read(cls, manifest: Mapping[str, Any], metric: Metric) -> "Standing | None":
+    def read(cls, manifest: Manifest, metric: Metric) -> "Standing | None":
         """Returns the standing in a manifest; None if it has none for this metric.
 
         Example:
@@ -98,17 +126,23 @@ class Standing(NamedTuple):
             >>> Standing.read({PROGRESS: standing.fields(metric)}, metric) == standing
             True
         """
-        fields = dict(manifest.get(PROGRESS, {}))
-        if fields.pop("metric", None) != metric.name:
+        fields = manifest.get(PROGRESS)
+        if fields is None or fields["metric"] != metric.name:
             return None
-        best = fields.pop("best")
+        best = fields["best"]
         score = None if best is None else CheckpointScore(metric.name, best, metric.better)
-        return cls(best=score, **fields)
+        return cls(
+            score,
+            fields["best_step"],
+            fields["since"],
+            fields["evaluated"],
+            fields.get("skipped", 0),
+        )
 
     @classmethod
     def of_earlier(
         cls,
-        history: Iterable[Mapping[str, Any]],
+        history: Iterable[MetricsLine],
         scores: Mapping[int, CheckpointScore],
         metric: Metric,
     ) -> "Standing":
@@ -125,16 +159,16 @@ class Standing(NamedTuple):
             (1, 1, 2, 0)
         """
         lines, skipped = list(history), 0
-        values = {line["step"]: line[metric.name] for line in lines if metric.name in line}
+        values = {step_of(line): line[metric.name] for line in lines if metric.name in line}
         values |= {step: one.value for step, one in scores.items() if one.name == metric.name}
         for line in reversed([line for line in lines if "loss" in line]):
             if not line.get("skipped"):
                 break
             skipped += 1
         standing = cls(skipped=skipped)
-        for step in sorted({*values, *(line["step"] for line in lines if "loss" not in line)}):
-            value = values.get(step, metric)
-            if value is metric:
+        for step in sorted({*values, *(step_of(line) for line in lines if "loss" not in line)}):
+            value = values.get(step)
+            if step not in values:
                 standing = standing.after(step, None)
                 continue
             number = value if isinstance(value, int | float) else float("nan")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.runs import manifest
@@ -57,7 +58,7 @@ def changed_config(allowed: bool) -> Iterator[None]:
         _allowed.reset(token)
 
 
-def latest_manifest(run: Path) -> dict[str, Any] | None:
+def latest_manifest(run: Path) -> manifest.Manifest | None:
     """Returns the newest valid manifest of a run's checkpoints, or None.
 
     An n-gram model has a manifest next to its file instead.
@@ -83,12 +84,12 @@ def latest_manifest(run: Path) -> dict[str, Any] | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: Path, stamp: tuple[int, ...]) -> dict[str, Any]:
+def _read(path: Path, stamp: tuple[int, ...]) -> manifest.Manifest:
     """Reads a manifest, cached until its file changes, since commands read it several times."""
     return manifest.read(path)
 
 
-def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+def differences(config: Mapping[str, Json], said: manifest.Manifest) -> list[str]:
     """Returns the differences between ``config.json`` and a manifest's configuration, by field.
 
     A missing field of the model has its default; any other missing field is a difference.
@@ -116,7 +117,7 @@ def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]
     ]
 
 
-def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
+def refuse_changed(path: Path, config: Mapping[str, Json], run: Path) -> None:
     """Refuses a ``config.json`` that differs from the run's checkpoints.
 
     Args:
@@ -174,7 +175,7 @@ def _note(text: str) -> None:
     log.warning("%s", text)
 
 
-def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(fields: Mapping[str, Json]) -> dict[str, Json]:
     """Fills in the defaults of the model in a configuration; other fields are unchanged."""
     model = fields.get("model")
     if not isinstance(model, dict) or model.get("kind") == "ngram":
@@ -183,12 +184,12 @@ def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "model": _filled(model, dataclasses.asdict(plain))}
 
 
-def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _filled(values: Mapping[str, Json], defaults: Mapping[str, Json]) -> dict[str, Json]:
     """Fills in missing keys of nested dictionaries from defaults."""
     both = {
-        name: _filled(value, defaults[name])
+        name: _filled(value, default)
         for name, value in values.items()
-        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
+        if isinstance(value, dict) and isinstance(default := defaults.get(name), dict)
     }
     return {**defaults, **values, **both}
 
@@ -203,7 +204,7 @@ def leaves(value: Any, name: str = "") -> dict[str, Any]:
     return found
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Returns whether two values of a configuration are equal: true is not 1, but 1.0 is."""
     # JSON has no tuples, and 1 and 1.0 are the same number.
     plain = lambda value: list(value) if isinstance(value, tuple) else value
@@ -211,5 +212,5 @@ def _same(one: Any, other: Any) -> bool:
     return bool(truth and plain(one) == plain(other))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False)

@@ -2,22 +2,24 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.task_progress import log
+from transformer_jax.runs.manifest import DataRecord
 
 __all__ = ["content_checksum", "refuse_changed_data"]
 
+_NAMED: tuple[Literal["inputs", "tests"], ...] = ("inputs", "tests")
 _PLACES = ("name", "lines", "counts")  # fields that say where data are, for messages
 
 
 def refuse_changed_data(
-    run: Path, said: Mapping[str, Any], now: Mapping[str, Any], earlier: Sequence[str] = ()
+    run: Path, said: DataRecord, now: DataRecord, earlier: Sequence[str] = ()
 ) -> None:
     """Refuses to resume a run on other data than it began with, however they are read.
 
@@ -44,9 +46,9 @@ began: restore them, or begin a new run
     """
     was = said["fingerprint"]
     named = [("the training data", was, was if was in earlier else now["fingerprint"])]
-    for kind in ("inputs", "tests"):
-        found = now.get(kind, {})
-        named += [(name, was, found.get(name, was)) for name, was in said.get(kind, {}).items()]
+    for kind in _NAMED:
+        these = now.get(kind, {})
+        named += [(name, was, these.get(name, was)) for name, was in said.get(kind, {}).items()]
     for name, was, found in named:
         if was == found:
             continue
@@ -75,36 +77,36 @@ def content_checksum(value: object) -> str:
         False
     """
     digest = hashlib.sha256()
-    _update(digest, value)
+    _update(digest.update, value)
     return digest.hexdigest()[:16]
 
 
-def _update(digest: Any, value: object) -> None:
+def _update(add: Callable[[bytes], None], value: object) -> None:
     if isinstance(value, str | bytes | int | float | None):
-        digest.update(f"{type(value).__name__} {value!r};".encode("utf-8", "surrogatepass"))
+        add(f"{type(value).__name__} {value!r};".encode("utf-8", "surrogatepass"))
     elif isinstance(value, np.ndarray):
-        digest.update(f"array {value.dtype} {value.shape};".encode())
-        digest.update(np.ascontiguousarray(value).tobytes())
+        add(f"array {value.dtype} {value.shape};".encode())
+        add(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, list | tuple):
-        digest.update(f"list {len(value)};".encode())
+        add(f"list {len(value)};".encode())
         for item in value:
-            _update(digest, item)
+            _update(add, item)
     elif isinstance(value, Mapping):
-        _update(digest, [[str(key), item] for key, item in value.items()])
+        _update(add, [[str(key), item] for key, item in value.items()])
     elif dataclasses.is_dataclass(value) and isinstance(value, Iterable):  # texts read in parts
         for item in value:
-            _update(digest, item)
+            _update(add, item)
     elif dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in _PLACES]
-        _update(digest, [[name, getattr(value, name)] for name in names])
-        _update_files(digest, value)
+        _update(add, [[name, getattr(value, name)] for name in names])
+        _update_files(add, value)
     else:
-        digest.update(f"{type(value).__name__};".encode())
-        _update_files(digest, value)
+        add(f"{type(value).__name__};".encode())
+        _update_files(add, value)
 
 
-def _update_files(digest: Any, value: object) -> None:
+def _update_files(add: Callable[[bytes], None], value: object) -> None:
     """Adds the checksums of the files of an object with a method ``digests``."""
     if callable(digests := getattr(value, "digests", None)):
         for one in digests():
-            digest.update(f"file {len(one)};".encode() + one)
+            add(f"file {len(one)};".encode() + one)

@@ -19,9 +19,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, command
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.output_files import draft_path, remove_dead_drafts
 from transformer_jax.core.processes import machine, process_alive, this_process
 from transformer_jax.core.storage.urls import with_urls, working_copy
@@ -172,7 +172,7 @@ class RunLock:
         except FileNotFoundError:
             return None
 
-    def _refuse_unless_dead(self, found: dict[str, Any], silent: float) -> None:
+    def _refuse_unless_dead(self, found: dict[str, Json], silent: float) -> None:
         alive = process_alive(found)
         if alive is False or (alive is None and silent > self._stale):
             return
@@ -182,7 +182,7 @@ class RunLock:
             hint += f" (if it has ended, try again in {left} s)"
         raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
 
-    def _replace(self, found: dict[str, Any], draft: Path) -> None:
+    def _replace(self, found: dict[str, Json], draft: Path) -> None:
         """Replaces a dead lock, unless another process is faster.
 
         A process creates a folder with a fixed name, which is exclusive, containing the new lock,
@@ -272,7 +272,8 @@ def held_token(path: str | os.PathLike[str]) -> str | None:
 def lock_token(path: str | os.PathLike[str]) -> str | None:
     """Returns the token of the lock in a run directory, of any process, or None."""
     found = _read(Path(path) / LOCK)
-    return None if found is None else found.get("token")
+    token = None if found is None else found.get("token")
+    return token if isinstance(token, str) else None
 
 
 def holds_lock(path: str | os.PathLike[str]) -> bool:
@@ -315,7 +316,7 @@ def _link(draft: Path, file: Path) -> bool:
     return True
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _read(file: Path) -> dict[str, Json] | None:
     """Reads the fields of a lock; None without a lock, empty if it is damaged or incomplete.
 
     :func:`_is_lock` rejects other content.
@@ -329,12 +330,12 @@ def _read(file: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {"content": found}
 
 
-def _is_lock(found: dict[str, Any]) -> bool:
+def _is_lock(found: dict[str, Json]) -> bool:
     """Returns whether the fields describe a lock."""
     return isinstance(found.get("token"), str)
 
 
-def _who(found: dict[str, Any]) -> str:
+def _who(found: dict[str, Json]) -> str:
     if not isinstance(found.get("pid"), int):
         return f"an unknown process (not named in {LOCK})"
     return f"process {found['pid']} on {found.get('host')} since {found.get('since')}"

@@ -12,9 +12,10 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from transformer_jax.core.errors import CheckpointError, no_such_run, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.old_names import ITEMS, current_settings
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.core.storage.copies import EXPORTS, Storage, storage_of
@@ -26,6 +27,13 @@ __all__ = [
     "MANIFEST",
     "SCHEMA",
     "SCRATCH",
+    "ArrayRecord",
+    "DataRecord",
+    "FileRecord",
+    "KeyRecord",
+    "Manifest",
+    "ProgressRecord",
+    "ScoreRecord",
     "UnreadableError",
     "atomic_write",
     "check_checkpoint",
@@ -62,6 +70,79 @@ _FOREIGN = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.EFBIG),
     errno.ENAMETOOLONG,
 }
+
+
+class FileRecord(TypedDict):
+    """Size and checksum of a file."""
+
+    bytes: int
+    sha256: str
+
+
+class ArrayRecord(TypedDict):
+    """Shape and type of an array."""
+
+    shape: list[int]
+    dtype: str
+
+
+class ScoreRecord(TypedDict):
+    """The score of a checkpoint."""
+
+    name: str
+    value: float
+    better: Literal["lower", "higher"]
+
+
+class ProgressRecord(TypedDict, total=False):
+    """The evaluations of a run up to a checkpoint."""
+
+    metric: str
+    best: float | None
+    best_step: int
+    since: int
+    evaluated: int
+    skipped: int
+
+
+class DataRecord(TypedDict, total=False):
+    """Checksums of what a run reads; earlier versions stored the first two alone."""
+
+    fingerprint: str
+    steps_per_epoch: int
+    inputs: dict[str, str]
+    tests: dict[str, str]
+
+
+class KeyRecord(TypedDict, total=False):
+    """The random keys of a run; earlier versions had one scheme."""
+
+    seed: int
+    impl: str
+    scheme: str
+
+
+class Manifest(TypedDict, total=False):
+    """The fields of a manifest; weights alone and earlier versions have some of them."""
+
+    schema: int
+    files: dict[str, FileRecord]
+    digest: str
+    step: int
+    tree: dict[str, ArrayRecord]
+    score: ScoreRecord | None
+    progress: ProgressRecord
+    versions: dict[str, str]
+    devices: int
+    processes: int
+    config: dict[str, Any]  # the settings, whose types their recipe declares
+    tokenizer: str | None
+    template: str | None
+    data: DataRecord
+    key: KeyRecord
+    frozen: str
+    digest_of_arrays: str
+    merge: str | Mapping[str, Json]
 
 
 class UnreadableError(CheckpointError):
@@ -120,7 +201,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def file_record(path: Path, *, flush: bool = False) -> dict[str, Any]:
+def file_record(path: Path, *, flush: bool = False) -> FileRecord:
     """Returns size and SHA-256 of a file, after flushing it to disk on request."""
     digest = hashlib.sha256()
     size = 0
@@ -133,11 +214,11 @@ def file_record(path: Path, *, flush: bool = False) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def _encode(fields: dict[str, Any]) -> str:
+def _encode(fields: Mapping[str, Json] | Manifest) -> str:
     return json.dumps(fields, indent=1, sort_keys=True, allow_nan=False)
 
 
-def write(directory: Path, items: tuple[str, ...], fields: dict[str, Any]) -> None:
+def write(directory: Path, items: tuple[str, ...], fields: Manifest) -> None:
     """Seals ``directory``: records every file below its ``items``, then writes the manifest.
 
     Args:
@@ -158,7 +239,7 @@ def write(directory: Path, items: tuple[str, ...], fields: dict[str, Any]) -> No
     rewrite(directory, fields)
 
 
-def rewrite(directory: Path, fields: dict[str, Any]) -> None:
+def rewrite(directory: Path, fields: Manifest) -> None:
     """Replaces the manifest of a checkpoint whose files have not changed."""
     # The manifest includes a digest of its own remaining content.
     digest = hashlib.sha256(_encode(fields).encode()).hexdigest()
@@ -171,7 +252,7 @@ def atomic_write(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
 
 
-def read(directory: Path) -> dict[str, Any]:
+def read(directory: Path) -> Manifest:
     """Reads the manifest of a checkpoint, and verifies its digest.
 
     Raises:
@@ -181,7 +262,7 @@ def read(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     try:
         text = read_file(path, _LARGEST).decode("utf-8")
-        fields = json.loads(text)
+        fields: Manifest = json.loads(text)
         claimed = fields.pop("digest")
         schema = int(fields["schema"])
     except FileNotFoundError:
@@ -211,7 +292,7 @@ def _current_path(name: str) -> str:
     return ITEMS.get(item, item) + slash + rest
 
 
-def item_directory(fields: Mapping[str, Any], item: str) -> str:
+def item_directory(fields: Manifest, item: str) -> str:
     """Returns the directory name of an item, which may be from an earlier version.
 
     Example:
@@ -222,7 +303,7 @@ def item_directory(fields: Mapping[str, Any], item: str) -> str:
     return next((old for old, new in ITEMS.items() if new == item and old in found), item)
 
 
-def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = None) -> str | None:
+def find_corruption(directory: Path, fields: Manifest, item: str | None = None) -> str | None:
     """Describes the first file of a checkpoint that differs from the manifest, or returns None.
 
     Args:
@@ -276,9 +357,7 @@ def steps(directory: Path) -> list[int]:
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
-def check_checkpoint(
-    path: Path, item: str | None = None
-) -> tuple[dict[str, Any] | None, str | None]:
+def check_checkpoint(path: Path, item: str | None = None) -> tuple[Manifest | None, str | None]:
     """Returns the manifest of a checkpoint, and the problem with its files, if any.
 
     Args:
@@ -317,7 +396,7 @@ def checkpoints_of(run: str | os.PathLike[str]) -> Path:
     return path / "checkpoints"
 
 
-def check_frozen(run: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+def check_frozen(run: Path, fields: Manifest) -> tuple[Manifest | None, str | None]:
     """Returns the manifest of the frozen parameters in ``fields``, and the problem, if any."""
     path = run / FROZEN / checkpoint_name(0)
     if not exists(path):

@@ -7,14 +7,15 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, install, plural
 from transformer_jax.core.old_names import current_metrics, current_settings
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.data.files import read_file
+from transformer_jax.runs.checkpoint_score import MetricsLine, step_of
 from transformer_jax.runs.lock import check_lock
 
 __all__ = ["MetricsLog", "read_metrics"]
@@ -30,10 +31,10 @@ class _Line(NamedTuple):
 
     number: int
     raw: bytes
-    record: dict[str, Any] | None
+    record: dict[str, int | float | None] | None
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, int | float | None]]:
     """Returns the records of a metrics file; skips damaged lines with a warning.
 
     An incomplete last line, which is being written or was interrupted by a kill, is skipped
@@ -60,7 +61,7 @@ def _read(path: Path) -> list[_Line]:
     ]
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, int | float | None] | None:
     try:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -69,7 +70,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(step, int) and not isinstance(step, bool) else None
 
 
-def _records(path: Path, lines: Iterable[_Line]) -> list[dict[str, Any]]:
+def _records(path: Path, lines: Iterable[_Line]) -> list[dict[str, int | float | None]]:
     objective = _sentence_objective(path.with_name("config.json"))
     return [current_metrics(line.record, objective) for line in lines if line.record is not None]
 
@@ -100,8 +101,8 @@ def _until(lines: Sequence[_Line], start: int) -> list[_Line]:
     after = math.inf
     for line in reversed(lines):
         if line.record is not None:
-            steps.append(min(line.record["step"], after))
-            after = line.record["step"]
+            steps.append(min(step_of(line.record), after))
+            after = step_of(line.record)
         else:
             steps.append(math.nan)
     kept, before = [], 0.0
@@ -117,12 +118,12 @@ def _sentence_objective(config: Path) -> str:
     """Returns the sentence objective of a run, which earlier names of metrics omitted."""
     try:
         masking = current_settings(json.loads(read_file(config, 1 << 24)))["masking"]
-        return str(masking["sentence_objective"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return "nsp"
+    return str(masking.get("sentence_objective", "nsp")) if isinstance(masking, dict) else "nsp"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: int | float | None) -> int | float | None:
     """Returns a JSON value, with non-finite numbers as null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -165,7 +166,7 @@ class MetricsLog:
         if not writes:
             return
         _warn(path, [line for line in lines if line.record is None])
-        last = max((record["step"] for record in self.history), default=0)
+        last = max(map(step_of, self.history), default=0)
         if last < start:  # every step before a checkpoint has a record
             _warn_once(
                 f"{path}: has no records of steps {last + 1} to {start}: it was removed or cut. "
@@ -190,10 +191,10 @@ class MetricsLog:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 
     @staticmethod
-    def _line(record: Mapping[str, Any]) -> str:
+    def _line(record: MetricsLine) -> str:
         return json.dumps(dict(record), allow_nan=False) + "\n"
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: MetricsLine) -> None:
         """Appends one record with a ``step``, safe against a kill of the process.
 
         Raises:
@@ -214,7 +215,7 @@ class MetricsLog:
         if self._board is not None:
             for name, value in plain.items():
                 if name != "step" and isinstance(value, int | float):
-                    self._board.add_scalar(name, value, plain["step"])
+                    self._board.add_scalar(name, value, step_of(plain))
 
     def close(self) -> None:
         """Closes the files, and removes a file without records."""

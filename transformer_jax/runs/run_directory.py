@@ -20,6 +20,8 @@ from transformer_jax.runs.lock import LOCK, check_lock, of_a_lock
 from transformer_jax.runs.manifest import run_storage
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.runs.checkpoint_reader import Loaded
 
@@ -45,7 +47,7 @@ _LARGEST_JSON = 1 << 24  # bytes of a file of settings or results
 _NO_SETTINGS = ("recipe", "special", "published")
 
 
-def describe_run(settings: Any) -> dict[str, Any]:
+def describe_run(settings: "DataclassInstance") -> dict[str, Any]:
     """Returns the settings for ``config.json``, with the name of their recipe.
 
     Args:
@@ -367,7 +369,7 @@ class RunDirectory:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def group_of(fields: Any, *names: str, file: str = "config.json") -> dict[str, Any]:
+def group_of(fields: Mapping[str, Any], *names: str, file: str = "config.json") -> dict[str, Any]:
     """Returns a group within settings; empty if absent.
 
     Args:

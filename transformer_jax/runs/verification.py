@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.runs.checkpoint_reader import not_finite
@@ -12,6 +12,7 @@ from transformer_jax.runs.manifest import (
     DAMAGED,
     FROZEN,
     SCRATCH,
+    Manifest,
     UnreadableError,
     check_checkpoint,
     check_frozen,
@@ -71,7 +72,7 @@ def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
     return findings
 
 
-def _checked(path: Path, step: int) -> tuple[VerifyResult, dict[str, Any] | None]:
+def _checked(path: Path, step: int) -> tuple[VerifyResult, Manifest | None]:
     try:
         fields, problem = check_checkpoint(path)
     except UnreadableError as error:
@@ -81,7 +82,7 @@ def _checked(path: Path, step: int) -> tuple[VerifyResult, dict[str, Any] | None
     return VerifyResult(path, step, problem), fields
 
 
-def _frozen(directory: Path, trained: Mapping[str, Any]) -> VerifyResult:
+def _frozen(directory: Path, trained: Manifest) -> VerifyResult:
     kept = directory.parent / FROZEN / checkpoint_name(0)
     try:
         fields, problem = check_frozen(directory.parent, trained)
@@ -92,9 +93,7 @@ def _frozen(directory: Path, trained: Mapping[str, Any]) -> VerifyResult:
     return VerifyResult(kept.parent, 0, problem)
 
 
-def _missing_checkpoints(
-    directory: Path, sound: Mapping[int, Mapping[str, Any]]
-) -> Iterator[VerifyResult]:
+def _missing_checkpoints(directory: Path, sound: Mapping[int, Manifest]) -> Iterator[VerifyResult]:
     """Returns the best and the last checkpoint, if their folders are missing."""
     there = steps(directory)
     newest, best = next(iter(sound), None), None
