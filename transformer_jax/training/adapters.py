@@ -4,15 +4,16 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from flax import nnx
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.core.trees import flatten_dict, unflatten_dict
+from transformer_jax.core.trees import Nested, flatten_dict, unflatten_dict
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.models.adapters import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.models.layers.replace import replaced
@@ -32,6 +33,8 @@ __all__ = [
     "unmerge_adapter",
     "with_choice",
 ]
+
+Model = TypeVar("Model", bound=nnx.Module)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Adapter:
     rows: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     tokens: tuple[int, ...] = ()
 
-    def trainable(self) -> dict[Any, Any]:
+    def trainable(self) -> Nested:
         """Returns the trainable parameters without token rows, as nested dictionaries."""
         leaves = {
             f"{name}/{leaf}": array
@@ -102,7 +105,7 @@ def is_adapter_run(path: str | os.PathLike[str]) -> bool:
 
 def of_run(
     path: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", average: int = 1
-) -> tuple[Adapter, dict[Any, Any]]:
+) -> tuple[Adapter, Nested]:
     """Loads the adapter of a run, and its frozen parameters.
 
     Raises:
@@ -161,13 +164,13 @@ def check_base(adapter: Adapter, params: PyTree, what: str, base: str) -> None:
         )
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str) -> np.dtype:
     import ml_dtypes
 
-    return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def merge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
+def merge_adapter(adapter: Adapter, params: PyTree) -> Nested:
     """Returns the parameters of a plain model equivalent to the base with its adapter.
 
     Args:
@@ -178,7 +181,7 @@ def merge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
     return merged(adapter.trainable(), whole, adapter.scales)
 
 
-def unmerge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
+def unmerge_adapter(adapter: Adapter, params: PyTree) -> Nested:
     """Recovers the kernels of the base from merged ones: ``W' - s A B``, up to rounding.
 
     Parameters that were trained directly, and rows of tokens, are unchanged.
@@ -201,7 +204,7 @@ def unmerge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
     return unflatten_dict(leaves)
 
 
-def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
+def with_choice(model: Model, adapters: Sequence[Adapter]) -> Model:
     """Returns the model with several adapters, chosen by each row of a batch.
 
     Number 0 is the plain model; the first adapter is number 1. Stacked layers become separate.
@@ -237,7 +240,9 @@ def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
     return made
 
 
-def _stacked(kernel: Any, adapters: list[tuple[Any, float]], name: str) -> tuple[Any, Any, Any]:
+def _stacked(
+    kernel: Array, adapters: Sequence[tuple[Mapping[str, np.ndarray] | None, float]], name: str
+) -> tuple[Array, Array, Array | None]:
     """Stacks A, B and gains of several adapters of a kernel, after zeros for no adapter."""
     (D, F), own = kernel.shape, [one for one, _ in adapters if one is not None]
     rank = max(one["lora_a"].shape[1] for one in own)

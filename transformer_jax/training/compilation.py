@@ -10,26 +10,28 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.trees import path_name
+from transformer_jax.training.micro_batches import Batch
 from transformer_jax.training.state import TrainState
 
 __all__ = ["CompiledStep", "compiling"]
 
 log = logging.getLogger(__name__)
 
-Batch = dict[str, Any]
-Program = Callable[..., Any]
+Program = Callable[..., tuple[TrainState, dict[str, Array]]]
 Future = concurrent.futures.Future[Program]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
-Setting = tuple[Callable[[Any], contextlib.AbstractContextManager[Any]], Any]
+Setting = tuple[Callable[[Any], contextlib.AbstractContextManager[object]], Any]
 Settings = Sequence[Setting]
 
 _THREADS = "compile-step"
 _POLL = 0.05  # seconds between checks whether to stop
 # Settings that affect programs and may differ between threads.
-_CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]] = {
+_CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[object]]] = {
     "jax_default_device": jax.default_device,
     "jax_default_matmul_precision": jax.default_matmul_precision,
     "jax_default_prng_impl": jax.default_prng_impl,
@@ -65,7 +67,7 @@ class CompiledStep:
         late: Unannounced shapes, compiled only when a batch had them.
     """
 
-    def __init__(self, step: Program, key: Any = None, frozen: Any = None):
+    def __init__(self, step: Program, key: Key[Array, ""] | None = None, frozen: PyTree = None):
         self._step: Any = step
         self._key, self.frozen = key, {} if frozen is None else frozen
         self._lowers = hasattr(step, "lower")
@@ -120,7 +122,7 @@ class CompiledStep:
         """Seconds from the first announcement to the latest compiled program."""
         return self._ended - self._began
 
-    def wait(self, batch: Batch, stopped: Callable[[], Any] = lambda: False) -> bool:
+    def wait(self, batch: Batch, stopped: Callable[[], object] = lambda: False) -> bool:
         """Waits for the program of ``batch`` unless ``stopped``; returns whether a step can begin.
 
         Raises:
@@ -135,7 +137,7 @@ class CompiledStep:
                 return False
         return True
 
-    def __call__(self, state: TrainState, batch: Batch) -> Any:
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         """Takes a step; returns the new state and the metrics.
 
         Raises:
@@ -161,7 +163,7 @@ class CompiledStep:
         if self._closed:
             raise RuntimeError("this compiled step is closed: create a new one")
 
-    def _compile(self, future: Future, args: tuple[Any, ...], settings: Settings = ()) -> None:
+    def _compile(self, future: Future, args: tuple[PyTree, ...], settings: Settings = ()) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
@@ -176,7 +178,7 @@ class CompiledStep:
         self._ended = time.monotonic()
         future.set_result(program)
 
-    def _compile_late(self, shape: Shape, args: tuple[Any, ...]) -> None:
+    def _compile_late(self, shape: Shape, args: tuple[PyTree, ...]) -> None:
         words = ", ".join(f"{name} {list(size)}" for name, size in shape)
         self.late.append(words)
         began = time.monotonic()
@@ -209,7 +211,7 @@ def _shape(batch: Batch) -> Shape:
     return tuple((path_name(path), tuple(array.shape)) for path, array in leaves)
 
 
-def _abstract(x: Any) -> jax.ShapeDtypeStruct:
+def _abstract(x: Array | np.ndarray | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Returns shape, dtype and sharding of an array; an uncommitted array has no sharding."""
     sharding = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
     weak = bool(getattr(x, "weak_type", False))

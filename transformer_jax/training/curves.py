@@ -4,13 +4,12 @@ It has losses, scores, learning rate and gradient norm.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from transformer_jax.core.figure_fonts import drawn
+from transformer_jax.runs.checkpoint_score import MetricsLine, step_of
 
 __all__ = ["Curves", "smoothed", "training_curves"]
 
@@ -31,11 +30,11 @@ class Curves:
         self.path, self.labels, self.scores = path, labels, scores
         self._due = time.monotonic() + _PERIOD
 
-    def draw(self, history: Sequence[Mapping[str, Any]]) -> None:
+    def draw(self, history: Sequence[MetricsLine]) -> None:
         """Draws the lines of ``metrics.jsonl``."""
         training_curves(history, self.path, labels=self.labels, scores=self.scores)
 
-    def draw_if_due(self, history: Sequence[Mapping[str, Any]]) -> None:
+    def draw_if_due(self, history: Sequence[MetricsLine]) -> None:
         """Draws if the last drawing was a minute ago, or 100 times as long as drawing takes."""
         began = time.monotonic()
         if began < self._due:
@@ -58,13 +57,13 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     return ((total[ends] - total[begins]) / (ends - begins)).tolist()
 
 
-def _series(history: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    pairs = [(r["step"], r[name]) for r in history if r.get(name) is not None]
+def _series(history: Iterable[MetricsLine], name: str) -> tuple[list[int], list[float]]:
+    pairs = [(step_of(r), value) for r in history if (value := r.get(name)) is not None]
     return [step for step, _ in pairs], [value for _, value in pairs]
 
 
 def training_curves(
-    history: Sequence[Mapping[str, Any]],
+    history: Sequence[MetricsLine],
     path: Path,
     *,
     labels: tuple[str, str] = ("training", "validation"),
@@ -79,6 +78,8 @@ def training_curves(
         scores: Names of the other validation scores.
     """
     from matplotlib.figure import Figure  # without pyplot no window system is needed
+
+    from transformer_jax.core.figure_fonts import drawn
 
     figure = Figure(figsize=(10, 7))
     # Laid out by hand: Matplotlib's layouts take as long as drawing.

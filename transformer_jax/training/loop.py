@@ -5,9 +5,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jaxtyping import Array
 
 from transformer_jax.core.errors import NumericsError, Stopped, plural
 from transformer_jax.core.task_progress import show_progress
@@ -17,6 +18,7 @@ from transformer_jax.runs.metrics import MetricsLog
 from transformer_jax.runs.run_directory import how_to_continue
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.curves import Curves
+from transformer_jax.training.micro_batches import Batch
 from transformer_jax.training.monitoring import (
     Profiler,
     Rates,
@@ -75,7 +77,7 @@ class Loop:
     """
 
     step: CompiledStep
-    batches: Callable[[int], Iterator[dict[str, Any]]]
+    batches: Callable[[int], Iterator[Batch]]
     checkpointer: Checkpointer
     metrics: Path
     config: LoopConfig = LoopConfig()
@@ -92,7 +94,7 @@ def fit(
     *,
     steps: int,
     start: int = 0,
-    padding: Iterable[dict[str, Any]] = (),
+    padding: Iterable[Batch] = (),
 ) -> FitResult:
     """Trains up to step ``steps`` and leaves the best and the last checkpoints.
 
@@ -146,7 +148,7 @@ class _TrainingLoop:
             profile_window(loop.config.profile), records.path.parent / "profile"
         )
         self.waited, self.taken = 0.0, 0  # seconds of waiting, and steps, since an evaluation
-        self.pending: tuple[int, dict[str, Any], float | None] | None = None
+        self.pending: tuple[int, dict[str, Array], float | None] | None = None
         self.standing = loop.checkpointer.standing(start, self.metric, records.history)
         self.clock = time.monotonic()
         self.reported_shapes = self.unmeasured = False
@@ -155,7 +157,7 @@ class _TrainingLoop:
         self,
         state: TrainState,
         steps: int,
-        padding: Iterable[dict[str, Any]],
+        padding: Iterable[Batch],
         stop: StopSignals,
     ) -> FitResult:
         number, early = self.start, self._patience_over()
@@ -193,16 +195,14 @@ class _TrainingLoop:
             len(self.step.late),
         )
 
-    def _next(self, iterator: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    def _next(self, iterator: Iterator[Batch]) -> Batch:
         began = time.monotonic()
         batch = next(iterator)
         self.waited += time.monotonic() - began
         self.taken += 1
         return batch
 
-    def _wait_for(
-        self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
-    ) -> None:
+    def _wait_for(self, batch: Batch, state: TrainState, number: int, stop: StopSignals) -> None:
         """Waits until a step on ``batch`` can begin, after ``number`` steps."""
         if self.step.wait(batch, lambda: True):
             return
@@ -273,7 +273,8 @@ class _TrainingLoop:
             scores = self.evaluate(state)
         took = time.monotonic() - began
         record = {"step": number, **scores, "evaluation_seconds": round(took, 3)}
-        self.records.write(record | slowest(self.waited / max(self.taken, 1)) | peak_memory())
+        waited = slowest(self.waited / max(self.taken, 1))
+        self.records.write({**record, **waited, **peak_memory()})
         self.waited, self.taken = 0.0, 0
         name = self.metric.name
         score = CheckpointScore(name, scores[name], self.metric.better) if name in scores else None
@@ -307,7 +308,7 @@ class _TrainingLoop:
         now = time.monotonic()
         count, seconds = values.pop("weight", None), now - self.clock
         self.clock = now
-        record: dict[str, Any] = {"step": number}
+        record: dict[str, int | float | None] = {"step": number}
         if self.per_epoch:
             record["epoch"] = round(number / self.per_epoch, 4)
         record |= values

@@ -3,20 +3,33 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.models.partition import Merge
 
-__all__ = ["Compared", "Differentiated", "Sums", "accumulated", "cached", "checked", "summed"]
+__all__ = [
+    "Batch",
+    "Compared",
+    "Differentiated",
+    "Sums",
+    "accumulated",
+    "cached",
+    "checked",
+    "summed",
+]
 
 Sums = dict[str, tuple[Array, Array]]  # by name: a sum and its weight
 
 # (params, frozen, batch, key) -> sums, and gradients of the summed loss
+Result = TypeVar("Result")
+# Arrays, or dictionaries of arrays, with rows as first axis.
+Batch = dict[str, PyTree]
 Differentiated = Callable[..., tuple[Sums, PyTree]]
 
 
@@ -29,17 +42,17 @@ class Compared:
         compare: ``(model, vectors, batch) -> sums`` with weights, as of any objective.
     """
 
-    embed: Callable[[Any, Any, Any], PyTree]
-    compare: Callable[[Any, PyTree, Any], Sums]
+    embed: Callable[[Any, Batch, Key[Array, ""] | None], PyTree]
+    compare: Callable[[Any, PyTree, Batch], Sums]
 
     whole_batch: ClassVar[bool] = True
 
-    def __call__(self, model: Any, batch: Any, key: Key[Array, ""] | None = None) -> Sums:
+    def __call__(self, model: Any, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
         """Returns sums and weights of the batch."""
         return self.compare(model, self.embed(model, batch, key), batch)
 
 
-def checked(sums: Any) -> Sums:
+def checked(sums: object) -> Sums:
     """Checks the result of an objective.
 
     Raises:
@@ -61,7 +74,7 @@ def checked(sums: Any) -> Sums:
     return sums
 
 
-def _described(pair: Any, shapes: list[tuple[int, ...]] | None) -> str:
+def _described(pair: PyTree, shapes: list[tuple[int, ...]] | None) -> str:
     if shapes is None:
         return f"one array of shape {list(jnp.shape(pair))}"
     ends = "" if len(shapes) == 1 else "s"
@@ -69,7 +82,7 @@ def _described(pair: Any, shapes: list[tuple[int, ...]] | None) -> str:
     return f"{plural(len(shapes), 'array')} of shape{ends} {said}"
 
 
-def accumulated(differentiated: Callable[..., Any], parts: int) -> Callable[..., Any]:
+def accumulated(differentiated: Callable[..., Result], parts: int) -> Callable[..., Result]:
     """Returns the same function, computed in micro-batches and summed.
 
     Args:
@@ -79,7 +92,7 @@ def accumulated(differentiated: Callable[..., Any], parts: int) -> Callable[...,
     if parts == 1:
         return differentiated
 
-    def in_parts(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
+    def in_parts(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         part = functools.partial(differentiated, params, frozen)
 
         def body(carry, numbered):
@@ -109,9 +122,9 @@ def summed(objective: Callable[..., Sums], merge: Merge, parts: int) -> Callable
         )
         return accumulated(plain, parts)
 
-    def compared(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None) -> Sums:
+    def compared(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None) -> Sums:
         @jax.checkpoint
-        def embed(numbered: Any) -> PyTree:
+        def embed(numbered: tuple[Array, Batch]) -> PyTree:
             index, rows = numbered
             there = None if key is None else jax.random.fold_in(key, index)
             return objective.embed(merge(params, frozen, there), rows, there)
@@ -139,10 +152,10 @@ def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
         parts: Number of micro-batches, a divisor of the rows.
     """
 
-    def differentiated(params: PyTree, frozen: PyTree, batch: Any, key: Key[Array, ""] | None):
+    def differentiated(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         dealt = jnp.arange(parts), jax.tree.map(lambda x: _deal(x, parts), batch)
 
-        def embed(params: PyTree, numbered: Any) -> PyTree:
+        def embed(params: PyTree, numbered: tuple[Array, Batch]) -> PyTree:
             index, rows = numbered
             there = None if key is None else jax.random.fold_in(key, index)
             return objective.embed(merge(params, frozen, there), rows, there)
@@ -152,7 +165,7 @@ def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
             sums = checked(objective.compare(merge(params, frozen, key), together, batch))
             return sums["loss"][0], sums
 
-        def body(carry: PyTree, part: Any) -> tuple[PyTree, None]:
+        def body(carry: PyTree, part: tuple[tuple[Array, Batch], PyTree]) -> tuple[PyTree, None]:
             numbered, by_vectors = part
             _, back = jax.vjp(lambda params: embed(params, numbered), params)
             return jax.tree.map(jnp.add, carry, back(by_vectors)[0]), None
@@ -165,7 +178,7 @@ def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
     return differentiated
 
 
-def _deal(x: Any, parts: int) -> Any:
+def _deal(x: Array | np.ndarray, parts: int) -> Array | np.ndarray:
     # Row r goes to part r % parts, so that every part has rows of every device and none moves.
     if x.shape[0] % parts:
         raise ConfigError(
@@ -175,6 +188,6 @@ def _deal(x: Any, parts: int) -> Any:
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def _gather(x: Any) -> Any:
+def _gather(x: Array) -> Array:
     """Restores the original order of rows."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.core.task_progress import duration, log
@@ -56,7 +57,7 @@ class Profiler:
                 raise CheckpointError(f"{self._folder}: no profile: {error}") from None
             self._began = number
 
-    def after(self, number: int, state: Any, *, stopping: bool = False) -> None:
+    def after(self, number: int, state: PyTree, *, stopping: bool = False) -> None:
         """Ends the trace after the last step of the window, or when training stops."""
         if self._began is None or (number < self._steps[-1] and not stopping):
             return
@@ -159,7 +160,7 @@ class Rates:
     def __init__(
         self,
         devices: Sequence[Any] = (),
-        flops: Callable[[Mapping[str, Any]], float] | None = None,
+        flops: Callable[[Mapping[str, PyTree]], float] | None = None,
         counts: str = "tokens",
     ):
         self._devices, self._flops = len(devices), flops
@@ -170,7 +171,7 @@ class Rates:
         self._smooth: dict[str, float] = {}
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
-    def flops(self, batch: Mapping[str, Any]) -> float | None:
+    def flops(self, batch: Mapping[str, PyTree]) -> float | None:
         """Returns the FLOPs of a step on ``batch``, if known; computed once per shape."""
         if self._flops is None:
             return None

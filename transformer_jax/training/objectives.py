@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,11 @@ from transformer_jax.functional.mixup import mix_images
 from transformer_jax.functional.partitioning import constrain
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.micro_batches import Compared
-from transformer_jax.training.step import Objective, Sums
+from transformer_jax.training.step import Batch, Objective, Sums
+
+if TYPE_CHECKING:
+    from transformer_jax.models.heads import DecoderSequenceClassifier, EncoderForMaskedLM
+    from transformer_jax.models.two_towers import TwoTowers
 
 __all__ = [
     "contrastive",
@@ -95,7 +99,7 @@ def sequence_to_sequence(
     """
     loss = _token_loss(label_smoothing, chunk)
 
-    def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Scorer, batch: Batch, key: Array | None = None):
         inputs = jax.tree.map(jnp.asarray, batch["inputs"])
         target, lengths = jnp.asarray(batch["target"]), jnp.asarray(batch["lengths"])
         weights = length_weights(lengths, target.shape[1])
@@ -123,7 +127,7 @@ def language_model(label_smoothing: Rate = 0.0, chunk: Amount | None = None) -> 
     """
     loss = _token_loss(label_smoothing, chunk)
 
-    def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Scorer, batch: Batch, key: Array | None = None):
         tokens, targets, weights = (jnp.asarray(batch[n]) for n in ("tokens", "targets", "weights"))
         inputs = {"segment_ids": batch.get("segments"), "positions": batch.get("positions")}
         hidden = model.hidden(inputs, tokens, key=key)
@@ -132,11 +136,11 @@ def language_model(label_smoothing: Rate = 0.0, chunk: Amount | None = None) -> 
     return objective
 
 
-def _token_loss(label_smoothing: float, chunk: int | None) -> Callable[..., Any]:
+def _token_loss(label_smoothing: float, chunk: int | None) -> Callable[..., tuple[Array, Array]]:
     return functools.partial(linear_cross_entropy, label_smoothing=label_smoothing, chunk=chunk)
 
 
-def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
+def encoder_inputs(batch: Batch) -> tuple[Array, Array, Array]:
     """Returns the encoder inputs of a batch: tokens, lengths and token types."""
     tokens, lengths, types = (jnp.asarray(batch[name]) for name in ("tokens", "lengths", "types"))
     return tokens, lengths, types
@@ -164,7 +168,7 @@ def masked_lm(
         ``nsp_loss`` and ``nsp_accuracy`` (or ``sop_``).
     """
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+    def objective(model: "EncoderForMaskedLM", batch: Batch, key: Array | None = None) -> Sums:
         targets, weights = jnp.asarray(batch["targets"]), jnp.asarray(batch["weights"])
         hidden = model(*encoder_inputs(batch), key=key)
         positions = jnp.asarray(batch["masked_positions"])
@@ -207,7 +211,7 @@ def token_classification() -> Objective:
     return _classes
 
 
-def _classes(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+def _classes(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
     return _class_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
 
 
@@ -233,7 +237,7 @@ def image_classification(
         cutmix: Parameter of the Beta distribution of CutMix.
     """
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+    def objective(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
         images, labels = jnp.asarray(batch["images"]), jnp.asarray(batch["labels"])
         weights = (labels >= 0).astype(jnp.float32)
         targets = jnp.maximum(labels, 0)
@@ -277,7 +281,7 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
     measure = {"softmax": softmax_contrast, "sigmoid": sigmoid_contrast}[loss]
     limit = 100.0 if loss == "softmax" else None
 
-    def embed(model: Any, batch: dict[str, Any], key: Array | None) -> dict[str, Array]:
+    def embed(model: "TwoTowers", batch: Batch, key: Array | None) -> dict[str, Array]:
         keys = (None, None) if key is None else jax.random.split(key)
         tokens, lengths = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
         return {
@@ -285,7 +289,7 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
             "texts": model.embed_texts(tokens, lengths, key=keys[1]),
         }
 
-    def compare(model: Any, vectors: dict[str, Array], batch: dict[str, Any]) -> Sums:
+    def compare(model: "TwoTowers", vectors: dict[str, Array], batch: Batch) -> Sums:
         images = constrain(vectors["images"], ("batch", None))
         texts = constrain(vectors["texts"], (None, None))
         found, counts = model.similarities(images, texts, limit), jnp.asarray(batch["lengths"]) > 0
@@ -304,7 +308,7 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
 def regression() -> Objective:
     """Squared error of the number of each text, where ``labels`` float ``[B]`` is not NaN."""
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+    def objective(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
         return _number_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
 
     return objective
@@ -332,7 +336,9 @@ def with_language_model(lm_weight: NotNegative = 0.5, *, regress: bool = False) 
         :func:`sequence_classification` or :func:`regression`. An additional sum is ``lm_loss``.
     """
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+    def objective(
+        model: "DecoderSequenceClassifier", batch: Batch, key: Array | None = None
+    ) -> Sums:
         tokens, lengths, _ = encoder_inputs(batch)
         labels, T = jnp.asarray(batch["labels"]), tokens.shape[1]
         hidden = model.states(tokens, lengths, key=key)
@@ -358,7 +364,7 @@ def question_answering() -> Objective:
     with correct start and end. Devlin et al. 2019, section 4.2.
     """
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+    def objective(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
         labels = jnp.asarray(batch["labels"])
         weights = (labels >= 0).astype(jnp.float32)
         scores = span_scores(model, batch, key)
@@ -371,7 +377,7 @@ def question_answering() -> Objective:
 
 
 def span_scores(
-    model: Any, batch: dict[str, Any], key: Array | None = None
+    model: Callable[..., Array], batch: Batch, key: Array | None = None
 ) -> Float[Array, "B 2 T"]:
     """Returns logits of each token as start and as end of an answer; -1e30 if not allowed."""
     allowed = jnp.asarray(batch["allowed"])

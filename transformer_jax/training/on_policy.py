@@ -23,9 +23,11 @@ from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
+from transformer_jax.models.partition import Merge
 from transformer_jax.training.preference_objectives import Policies, token_log_probs
 from transformer_jax.training.settings import OnPolicy
-from transformer_jax.training.step import Objective, Sums, make_step, means
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import Batch, Objective, Step, Sums, make_step, means
 
 __all__ = [
     "Adaptive",
@@ -121,7 +123,9 @@ def adaptive_kl(tx: optax.GradientTransformation, initial: float) -> optax.Gradi
     """
     wide = optax.with_extra_args_support(tx)
 
-    def update(updates: Any, state: Adaptive, params: Any = None, **more: Any) -> Any:
+    def update(
+        updates: PyTree, state: Adaptive, params: PyTree = None, **more: PyTree
+    ) -> tuple[PyTree, Adaptive]:
         updates, inner = wide.update(updates, state.inner, params, **more)
         return updates, state._replace(inner=inner)
 
@@ -160,8 +164,9 @@ def sample(
         tuple(jnp.repeat(given[name], group, axis=0) for name in ("tokens", "starts", "numbers"))
     )
     B, P = tokens.shape
-    how: Any = {"vocab": model.config.vocab_size, "length": length, "sampled": True}
-    settings = search_settings(GenerationConfig(normalization="none"), special, **how)
+    config = GenerationConfig(normalization="none")
+    vocab = model.config.vocab_size
+    settings = search_settings(config, special, vocab=vocab, length=length, sampled=True)
     asked = SearchPrompts(tokens, begins, None, keys=row_keys(key, jnp.arange(B)))
     out = search_prompts(model, asked, *settings, length=length)
     whole = jnp.concatenate([tokens, out.tokens[:, 0]], axis=1)
@@ -250,7 +255,7 @@ def grpo(clip: float = 0.2, suppressed: tuple[int, ...] = ()) -> Objective:
         suppressed: Tokens that are never sampled.
     """
 
-    def objective(model: Any, batch: dict[str, Array], key: Any = None) -> Sums:
+    def objective(model: Any, batch: dict[str, Array], key: Key[Array, ""] | None = None) -> Sums:
         now = token_log_probs(_policy(model), batch["tokens"], key, suppressed=suppressed)
         mask = batch["mask"]
         surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
@@ -281,7 +286,7 @@ def ppo(
         suppressed: Tokens that are never sampled.
     """
 
-    def objective(model: Any, batch: dict[str, Array], key: Any = None) -> Sums:
+    def objective(model: Any, batch: dict[str, Array], key: Key[Array, ""] | None = None) -> Sums:
         policy, mask = _policy(model), batch["mask"]
         hidden = policy.hidden(None, batch["tokens"], key=key)
         now = token_log_probs(policy, batch["tokens"], hidden=hidden, suppressed=suppressed)
@@ -313,7 +318,7 @@ def on_policy(
     collecting: Callable[..., tuple[dict[str, Array], Sums]],
     control: KLControl = FIXED,
     updates: int = 1,
-) -> Callable[..., Any]:
+) -> Callable[..., Step]:
     """Returns ``make_step`` for learning from the model's own samples.
 
     ``state.step`` grows by one per step, regardless of the number of updates; the samples of a step
@@ -331,13 +336,20 @@ def on_policy(
     if updates < 1:
         raise ConfigError(f"align.updates is {updates}: at least 1")
 
-    def make(objective: Objective, tx: Any, merge: Any, **how: Any) -> Any:
+    def make(
+        objective: Objective, tx: optax.GradientTransformation, merge: Merge, **how: Any
+    ) -> Step:
         inner = make_step(objective, tx, merge, **how)
 
         def step(
-            state: Any, frozen: PyTree, batch: Any, key: Any = None, *, axis_name: Any = None,
-            shardings: Any = None,
-        ) -> Any:  # fmt: skip
+            state: TrainState,
+            frozen: PyTree,
+            batch: Batch,
+            key: Key[Array, ""],
+            *,
+            axis_name: str | None = None,
+            shardings: PyTree = None,
+        ) -> tuple[TrainState, dict[str, Array]]:
             if axis_name is not None:
                 raise ConfigError("training.mode is pmap, but samples need all rows: use jit")
             begun, coefficient = state.step, kl_coefficient(state.opt_state)
@@ -368,7 +380,7 @@ def evaluation(
         seed: Seed of the samples, which are the same at each evaluation.
     """
 
-    def objective(model: Policies, batch: dict[str, Any], key: Any = None) -> Sums:
+    def objective(model: Policies, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
         del key
         drawn = jax.random.key(seed)
         _, sums = collecting(model, batch, drawn, jnp.float32(0))

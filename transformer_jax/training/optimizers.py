@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules by name."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -205,8 +205,8 @@ def _scale_by_muon(
 class LearningRateState(NamedTuple):
     """The number of updates, and the last learning rate."""
 
-    count: Int[Any, ""] | Any
-    learning_rate: Float[Any, ""] | Any
+    count: PyTree  # a whole number
+    learning_rate: PyTree  # a number
 
 
 def _scale_by_rate(schedule: Callable[[Count], LearningRate]) -> optax.GradientTransformation:
@@ -321,7 +321,7 @@ def scale_by_layer(decay: float, params: Parameters) -> optax.GradientTransforma
     depths = layer_depths(params)
     top = max(np.max(depth) for depth in jax.tree.leaves(depths))
 
-    def scaled(depth: Any, update: Any) -> Any:
+    def scaled(depth: np.ndarray | int, update: PyTree) -> PyTree:
         if isinstance(update, optax.MaskedNode):
             return update
         return update * jnp.asarray(decay ** (top - depth), update.dtype)

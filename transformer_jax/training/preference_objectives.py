@@ -26,7 +26,7 @@ from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.protocol import Scorer
-from transformer_jax.training.step import Objective, Sums
+from transformer_jax.training.step import Batch, Objective, Sums
 
 __all__ = [
     "FrozenModel",
@@ -41,6 +41,7 @@ __all__ = [
     "token_log_probs",
 ]
 
+PairLoss = Callable[[Array, Array, Array, Array], Array]
 PreferenceMethod = Literal["dpo", "ipo", "kto", "simpo"]
 
 
@@ -57,7 +58,7 @@ class FrozenModel(NamedTuple):
 
     make: Callable[[nnx.Rngs], nnx.Module]
     params: PyTree  # in host memory
-    device: Any  # one of its devices
+    device: jax.Device  # one of its devices
 
 
 def beside_reference(
@@ -72,7 +73,7 @@ def beside_reference(
         reward: A reward model, also frozen.
     """
 
-    def split(params: PyTree, rngs: Any) -> tuple[PyTree, PyTree]:
+    def split(params: PyTree, rngs: nnx.Rngs) -> tuple[PyTree, PyTree]:
         trainable, frozen = trained.split(params, rngs)
         # The state is donated to each step, so the reference needs its own arrays.
         copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
@@ -84,7 +85,9 @@ def beside_reference(
             parts["reward"] = jax.tree.map(fill, declared, reward.params, is_leaf=is_param)
         return trainable, parts
 
-    def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> Policies:
+    def merge(
+        graph: nnx.GraphDef, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None
+    ) -> Policies:
         base = frozen.get("policy", {})  # stored trees have no empty parts
         reference, grader = jax.lax.stop_gradient(frozen["reference"]), None
         if reward is not None:
@@ -150,7 +153,7 @@ def _log_probs(
 
 
 def completion_log_probs(
-    model: Scorer, batch: dict[str, Any], key: Key[Array, ""] | None = None
+    model: Scorer, batch: Batch, key: Key[Array, ""] | None = None
 ) -> tuple[Float[Array, "B 2"], Float[Array, "B 2"]]:
     """Returns the log-probability of each completion, including the end, and its number of tokens.
 
@@ -168,7 +171,7 @@ def completion_log_probs(
     return jnp.where(inside, found, 0).sum(-1), inside.sum(-1).astype(jnp.float32)
 
 
-def reference_log_probs(model: Scorer, batch: dict[str, Any]) -> Float[Array, "B 2"]:
+def reference_log_probs(model: Scorer, batch: Batch) -> Float[Array, "B 2"]:
     """Returns ``log π_ref`` of the completions of a batch, for the batch's ``reference``."""
     return completion_log_probs(model, batch)[0]
 
@@ -210,17 +213,18 @@ def preference(
             f"{margin}: allowed are above 0, from 0 to below 0.5, and at least 0"
         )
     if method == "kto":
-        weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
-        return _kto(beta, weights)
+        return _kto(beta, desirable_weight, undesirable_weight)
     if method == "simpo":
         return functools.partial(_simpo, beta, margin)
-    loss: Any = functools.partial(losses.ipo_loss, beta=beta)
+    loss: PairLoss = functools.partial(losses.ipo_loss, beta=beta)
     if method == "dpo":
         loss = functools.partial(losses.dpo_loss, beta=beta, label_smoothing=label_smoothing)
     return functools.partial(_pairs, loss, beta)
 
 
-def _ratios(model: Any, batch: dict[str, Any], key: Any) -> tuple[Array, Array]:
+def _ratios(
+    model: Scorer | Policies, batch: Batch, key: Key[Array, ""] | None
+) -> tuple[Array, Array]:
     """Returns log-probabilities under the policy and under the reference."""
     policy = model.policy if isinstance(model, Policies) else model
     found, _ = completion_log_probs(policy, batch, key)
@@ -234,7 +238,7 @@ def _ratios(model: Any, batch: dict[str, Any], key: Any) -> tuple[Array, Array]:
     return found, jax.lax.stop_gradient(reference_log_probs(model.reference, batch))
 
 
-def _row_weights(batch: dict[str, Any]) -> Float[Array, " B"]:
+def _row_weights(batch: Batch) -> Float[Array, " B"]:
     return (jnp.asarray(batch["lengths"])[:, 0] > 0).astype(jnp.float32)
 
 
@@ -248,14 +252,26 @@ def _sums(loss: Array, gain: Array, weights: Array) -> Sums:
     }
 
 
-def _pairs(loss: Any, beta: float, model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+def _pairs(
+    loss: PairLoss,
+    beta: float,
+    model: Scorer | Policies,
+    batch: Batch,
+    key: Key[Array, ""] | None = None,
+) -> Sums:
     policy, reference = _ratios(model, batch, key)
     found = loss(policy[:, 0], policy[:, 1], reference[:, 0], reference[:, 1])
     reward = losses.implicit_reward(policy, reference, beta)
     return _sums(found, reward[:, 0] - reward[:, 1], _row_weights(batch))
 
 
-def _simpo(beta: float, margin: float, model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+def _simpo(
+    beta: float,
+    margin: float,
+    model: Scorer | Policies,
+    batch: Batch,
+    key: Key[Array, ""] | None = None,
+) -> Sums:
     policy = model.policy if isinstance(model, Policies) else model
     total, count = completion_log_probs(policy, batch, key)
     mean = total / jnp.maximum(count, 1)
@@ -263,13 +279,21 @@ def _simpo(beta: float, margin: float, model: Any, batch: dict[str, Any], key: A
     return _sums(found, beta * (mean[:, 0] - mean[:, 1]), _row_weights(batch))
 
 
-def _kto(beta: float, how: dict[str, Any]) -> Objective:
-    def objective(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+def _kto(beta: float, desirable_weight: float, undesirable_weight: float) -> Objective:
+    def objective(
+        model: Scorer | Policies, batch: Batch, key: Key[Array, ""] | None = None
+    ) -> Sums:
         policy, reference = _ratios(model, batch, key)
         weights, desirable = _row_weights(batch), jnp.asarray(batch["labels"])
         point = losses.kto_reference_kl(policy[:, 1], reference[:, 1], weights)
         own = policy[:, 0], reference[:, 0], desirable
-        found = losses.kto_loss(*own, point, beta=beta, **how)
+        found = losses.kto_loss(
+            *own,
+            point,
+            beta=beta,
+            desirable_weight=desirable_weight,
+            undesirable_weight=undesirable_weight,
+        )
         gain = losses.implicit_reward(own[0], own[1], beta) - beta * point
         return _sums(found, jnp.where(desirable, gain, -gain), weights)
 
@@ -278,7 +302,7 @@ def _kto(beta: float, how: dict[str, Any]) -> Objective:
 
 
 def rewards(
-    model: Any, batch: dict[str, Any], key: Key[Array, ""] | None = None
+    model: Callable[..., Array], batch: Batch, key: Key[Array, ""] | None = None
 ) -> Float[Array, "B 2"]:
     """Returns the reward of each completion: the scalar output at its last token."""
     tokens, lengths = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
@@ -290,7 +314,9 @@ def rewards(
 def reward_model() -> Objective:
     """The Bradley-Terry loss of pairs, in nats; sums as in :func:`preference`."""
 
-    def objective(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+    def objective(
+        model: Callable[..., Array], batch: Batch, key: Key[Array, ""] | None = None
+    ) -> Sums:
         found = rewards(model, batch, key)
         gain = found[:, 0] - found[:, 1]
         return _sums(losses.bradley_terry_loss(*found.T), gain, _row_weights(batch))

@@ -3,8 +3,6 @@
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -12,13 +10,14 @@ from rich.text import Text
 
 from transformer_jax.core.errors import visible
 from transformer_jax.core.task_progress import duration, mark_line_time, shown_by
+from transformer_jax.runs.checkpoint_score import MetricsLine, step_of
 
 __all__ = ["Progress", "duration", "progress_line"]
 
 _RATE = "_per_second"
 
 
-def progress_line(record: Mapping[str, Any], steps: int, left: float | int | None) -> str:
+def progress_line(record: MetricsLine, steps: int, left: float | int | None) -> str:
     """Formats a line of progress.
 
     Args:
@@ -103,11 +102,12 @@ class Progress:
         """Excludes seconds without steps from the ETA."""
         self._began += seconds
 
-    def step(self, record: Mapping[str, Any]) -> None:
+    def step(self, record: MetricsLine) -> None:
         """Shows a step; without a terminal, only the first, the last, and one per interval."""
         now = time.monotonic()
-        done = record["step"] - self._start
-        left = (now - self._began) / done * (self._steps - record["step"]) if done > 1 else None
+        step = step_of(record)
+        done = step - self._start
+        left = (now - self._began) / done * (self._steps - step) if done > 1 else None
         line = progress_line(record, self._steps, left)
         if self._live is not None:
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))

@@ -3,13 +3,16 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import jax
 import numpy as np
 
 __all__ = ["StopSignals"]
+
+# What `signal.signal` returns.
+Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 
 
 class StopSignals:
@@ -31,7 +34,7 @@ class StopSignals:
     def __init__(self) -> None:
         self._received: int | None = None
         self._many = jax.process_count() > 1
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> "StopSignals":
         # Only the main thread can set handlers; in other threads, signals are unchanged.

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int, PyTree, UInt32
+from jaxtyping import Array, PyTree, UInt32
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.keys import key_for
-from transformer_jax.core.trees import path_name
+from transformer_jax.core.trees import Nested, path_name
 from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
 from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
@@ -37,7 +37,7 @@ __all__ = [
 class TrainState(NamedTuple):
     """The training state; ``step`` alone determines the batches and keys of a run."""
 
-    step: Int[Any, ""] | Any
+    step: PyTree  # a scalar
     params: PyTree
     opt_state: PyTree
     # The parameters that are evaluated: a moving average, or the optimizer's own; None is `params`.
@@ -68,7 +68,7 @@ class TrainState(NamedTuple):
         return cls(jnp.zeros((), jnp.int32), params, opt_state, kept)
 
 
-def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
+def split(model: nnx.Module) -> tuple[nnx.GraphDef, Nested]:
     """Splits a model into its static graph and a nested dict of parameters.
 
     ``nnx.merge(graph, params)`` restores the model, inside or outside ``jax.jit``.
@@ -95,7 +95,7 @@ def abstract_state(
     ema: bool = False,
     partition: Partition = EVERYTHING,
     seed: int = 0,
-) -> tuple[Any, TrainState, TrainState, PyTree]:
+) -> tuple[nnx.GraphDef, TrainState, TrainState, PyTree]:
     """Returns the graph, and shapes and shardings of the state, without allocating memory.
 
     Args:
@@ -140,9 +140,12 @@ def _split(params: PyTree, partition: Partition, seed: int) -> tuple[PyTree, PyT
     return partition.split(params, nnx.Rngs(key_for(seed, "partition")))
 
 
-def _drawn(make_model: Callable[[], nnx.Module], partition: Partition, seed: int) -> Any:
+def _drawn(
+    make_model: Callable[[], nnx.Module], partition: Partition, seed: int
+) -> tuple[PyTree, PyTree]:
     """Returns trainable and frozen parameters, newly initialized."""
-    return tuple(values(part) for part in _split(parameters(make_model()), partition, seed))
+    trained, frozen = _split(parameters(make_model()), partition, seed)
+    return values(trained), values(frozen)
 
 
 def _shape(param: nnx.Param) -> jax.ShapeDtypeStruct:
@@ -164,7 +167,7 @@ def create_state(
     params: PyTree | None = None,
     partition: Partition = EVERYTHING,
     seed: int = 0,
-) -> tuple[Any, TrainState, TrainState, PyTree]:
+) -> tuple[nnx.GraphDef, TrainState, TrainState, PyTree]:
     """Returns a new state, with each array created sharded, so that no device holds all of it.
 
     Args:

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax import stages
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
@@ -21,6 +23,7 @@ from transformer_jax.parallel.sharding import (
     replicated,
 )
 from transformer_jax.training.micro_batches import (
+    Batch,
     Compared,
     Differentiated,
     Sums,
@@ -51,7 +54,7 @@ __all__ = [
     "means",
 ]
 
-Batch = dict[str, Any]  # arrays, or dictionaries of arrays, with rows as first axis
+Number = Array | float
 
 # (model, batch, key) -> Sums; training minimizes "loss".
 Objective = Callable[..., Sums]
@@ -166,7 +169,7 @@ def _check_mode(objective: Objective, axis_name: str | None) -> None:
         )
 
 
-def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+def means(sums: Mapping[str, tuple[Number, Number]]) -> dict[str, Array]:
     """Divides each sum by its weight; with weight 0, the sum is unchanged.
 
     Example:
@@ -176,7 +179,9 @@ def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     return {name: total * _inverse(weight) for name, (total, weight) in sums.items()}
 
 
-def add_sums(parts: Iterable[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
+def add_sums(
+    parts: Iterable[Mapping[str, tuple[Number, Number]]],
+) -> dict[str, tuple[float, float]]:
     """Adds the sums and weights of several batches, in double precision.
 
     Example:
@@ -191,14 +196,14 @@ def add_sums(parts: Iterable[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[
     return found
 
 
-def _inverse(weight: Any) -> Array:
+def _inverse(weight: Number) -> Array:
     return 1.0 / jnp.where(weight > 0, weight, 1.0)
 
 
 def _updated(
     tx: optax.GradientTransformation,
     ema_decay: float | None,
-    further: Mapping[str, Any],
+    further: Mapping[str, PyTree],
     state: TrainState,
     grads: PyTree,
     inv_weight: Float[Array, ""],
@@ -269,7 +274,7 @@ def _differentiated(
 def _placed(differentiated: Differentiated, shardings: PyTree | None) -> Differentiated:
     """Shards the gradients like the parameters."""
 
-    def placed(*arguments: Any) -> tuple[Sums, PyTree]:
+    def placed(*arguments: PyTree) -> tuple[Sums, PyTree]:
         sums, grads = differentiated(*arguments)
         return sums, jax.lax.with_sharding_constraint(grads, shardings)
 
@@ -304,7 +309,7 @@ def compile_step(
     if mode == "jit":
         of_params = shardings.params if mesh.size > 1 else None
 
-        def on_all(*arguments: Any) -> Any:
+        def on_all(*arguments: PyTree) -> tuple[TrainState, dict[str, Array]]:
             with on_mesh(mesh):
                 return step(*arguments, shardings=of_params)
 
@@ -324,7 +329,7 @@ def compile_step(
     return _pmapped(step, mesh, shardings)
 
 
-def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
+def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Step:
     mapped = jax.pmap(
         functools.partial(step, axis_name=AXIS),
         axis_name=AXIS,
@@ -342,7 +347,7 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
     return run
 
 
-def _by_device(x: Any, devices: int) -> Any:
+def _by_device(x: Array | np.ndarray, devices: int) -> Array | np.ndarray:
     if x.shape[0] % devices:
         raise ConfigError(
             f"a batch of {plural(x.shape[0], 'row')} does not divide by {plural(devices, 'device')}"
@@ -363,8 +368,8 @@ def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
 
 
 def compile_eval(
-    evaluate: Callable[..., Any], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
-) -> Any:
+    evaluate: Callable[..., PyTree], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
+) -> stages.Wrapped:
     """Compiles ``evaluate(params, frozen, batch)`` once per batch shape.
 
     Args:
@@ -375,7 +380,7 @@ def compile_eval(
     """
     parts = (shardings, {} if frozen is None else frozen)
 
-    def on_all(*arguments: Any) -> Any:
+    def on_all(*arguments: PyTree) -> PyTree:
         with on_mesh(mesh):
             return evaluate(*arguments)
 

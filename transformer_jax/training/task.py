@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
 from flax import nnx
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Count
@@ -15,7 +15,8 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.runs.checkpoint_score import Metric
-from transformer_jax.training.step import Batch, Objective, make_step
+from transformer_jax.runs.manifest import DataRecord
+from transformer_jax.training.step import Batch, Objective, Step, make_step
 
 __all__ = ["Data", "Items", "Plan", "Task", "fingerprint", "select_rows"]
 
@@ -131,10 +132,10 @@ class Task:
     evaluate: Callable[[Any], Mapping[str, float]] | None = None
     test: Callable[[Any, int], Mapping[str, Any]] | None = None
     partition: Partition = EVERYTHING
-    initial: Callable[[Any], Any] | None = None
-    make_step: Callable[..., Any] = make_step
+    initial: Callable[[PyTree], PyTree] | None = None
+    make_step: Callable[..., Step] = make_step
     predictor: Callable[[Any, Tokenizer | None], Any] | None = None
-    flops: Callable[[Mapping[str, Any]], float] | None = None
+    flops: Callable[[Mapping[str, PyTree]], float] | None = None
     counts: str = "tokens"
     regularization: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
@@ -162,7 +163,7 @@ class Task:
         held = {title(name): data.fingerprint for name, data in self.valid.items()}
         return {name: value for name, value in {**held, **self.inputs}.items() if value}
 
-    def describe_data(self) -> dict[str, Any]:
+    def describe_data(self) -> DataRecord:
         """Returns the checksums for the manifests of checkpoints."""
         return {
             "fingerprint": self.train.fingerprint,
@@ -172,7 +173,7 @@ class Task:
         }
 
 
-def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:
+def select_rows(items: Items | np.ndarray, rows: Int[np.ndarray, " b"]) -> Items | np.ndarray:
     """Selects rows of a batch's items.
 
     Example:

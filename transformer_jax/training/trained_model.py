@@ -1,7 +1,6 @@
 """The model of a checkpoint, created by the task that trained it."""
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from transformer_jax.models.layers.replace import with_attention_kernels
 from transformer_jax.models.partition import overlay
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.runs.checkpoint_reader import check_parameters, load_parts
+from transformer_jax.runs.manifest import Manifest
 from transformer_jax.training.state import abstract_parts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class TrainedModel(NamedTuple):
 
     model: Any  # the model argument of the task's objective
     step: int  # step of the checkpoint
-    manifest: Mapping[str, Any]  # manifest of the checkpoint
+    manifest: Manifest  # manifest of the checkpoint
 
 
 def load_model(

@@ -13,10 +13,12 @@ import jax
 import optax
 from flax import nnx
 from jax.sharding import Mesh
+from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.arguments import check_values, checked_arguments
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Rate
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.models.layers.parameters import Parameters
@@ -29,6 +31,7 @@ from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.runs.config_guard import latest_manifest, refuse_weights_alone
 from transformer_jax.runs.data_guard import refuse_changed_data
 from transformer_jax.runs.lock import RunLock, check_lock, holds_lock
+from transformer_jax.runs.manifest import KeyRecord
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
 from transformer_jax.runs.shared_directory import check_shared
@@ -37,6 +40,7 @@ from transformer_jax.training.batches import put_batch, training_batches
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.curves import Curves
 from transformer_jax.training.loop import FitResult, Loop, fit
+from transformer_jax.training.micro_batches import Batch
 from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
@@ -124,7 +128,7 @@ class Trainer(Configuration, group="training"):
         return self.task.model(nnx.Rngs(key_for(self.seed, "initialization")))
 
     @functools.cached_property
-    def graph(self) -> Any:
+    def graph(self) -> nnx.GraphDef:
         """The model's static graph."""
         model = nnx.eval_shape(self._model)
         return nnx.graphdef(with_attention_kernels(model, self.on.devices.flat[0]))
@@ -141,7 +145,7 @@ class Trainer(Configuration, group="training"):
         trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained))
 
-    def merge(self, trainable: Any, frozen: Any, key: Any = None) -> Any:
+    def merge(self, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None) -> Any:
         """Returns the model argument of the task's objective."""
         return self.task.partition.merge(self.graph, trainable, frozen, key)
 
@@ -153,7 +157,7 @@ class Trainer(Configuration, group="training"):
         """
         return load_model(self.task, self.run.path, which, average=average).model
 
-    def batches(self, start: int = 0) -> Iterator[dict[str, Any]]:
+    def batches(self, start: int = 0) -> Iterator[Batch]:
         """Returns the training batches after ``start`` steps, on the devices."""
         return training_batches(self.task.train, self.on, start)
 
@@ -194,7 +198,7 @@ class Trainer(Configuration, group="training"):
             self._write_results(result, time.monotonic() - began)
         return result
 
-    def _locked(self) -> contextlib.AbstractContextManager[Any]:
+    def _locked(self) -> contextlib.AbstractContextManager[object]:
         """Returns the lock of the run, unless this process already holds it."""
         if not is_main_process() or holds_lock(self.run.path):
             return contextlib.nullcontext()
@@ -227,7 +231,9 @@ class Trainer(Configuration, group="training"):
                 task.tokenizer.save(run.tokenizer)
         sync_global_devices("run is described")
 
-    def _abstract(self, steps: int) -> tuple[Any, TrainState, TrainState, Any]:
+    def _abstract(
+        self, steps: int
+    ) -> tuple[optax.GradientTransformation, TrainState, TrainState, PyTree]:
         """Returns the optimizer, the state's shapes and shardings, and frozen shapes."""
         tx = self._transformation(steps)
         _, *rest = abstract_state(
@@ -237,7 +243,12 @@ class Trainer(Configuration, group="training"):
         return tx, *rest
 
     def _fit(
-        self, steps: int, tx: Any, shapes: TrainState, shardings: TrainState, frozen: Any
+        self,
+        steps: int,
+        tx: optax.GradientTransformation,
+        shapes: TrainState,
+        shardings: TrainState,
+        frozen: PyTree,
     ) -> FitResult:
         plan, manifest = self.task.train.plan, latest_manifest(self.run.path)
         # A run of an earlier version keeps its keys.
@@ -277,7 +288,7 @@ class Trainer(Configuration, group="training"):
             raise ConfigError("optimizer.learning_rate is None: a Trainer needs the peak")
         return make_optimizer(self.optimizer, 1, steps, params=trained)
 
-    def _step(self, tx: Any, shardings: TrainState, frozen: Any) -> Any:
+    def _step(self, tx: optax.GradientTransformation, shardings: TrainState, frozen: PyTree) -> Any:
         raw = self.task.make_step(
             self.task.objective, tx, self.merge,
             accumulation=self.accumulation, ema_decay=self.ema_decay,
@@ -288,7 +299,9 @@ class Trainer(Configuration, group="training"):
     def _checkpointer(self, scheme: str | None) -> Checkpointer:
         """Returns the checkpointer of the run, with the fields of its manifests."""
         task = self.task
-        key = {"seed": self.seed, "impl": _impl()} | ({} if scheme is None else {"scheme": scheme})
+        key: KeyRecord = {"seed": self.seed, "impl": _impl()}
+        if scheme is not None:
+            key["scheme"] = scheme
         return Checkpointer(
             self.run.checkpoints,
             keep_last=self.loop.keep_last,
@@ -302,8 +315,8 @@ class Trainer(Configuration, group="training"):
         )
 
     def _restored(
-        self, checkpointer: Checkpointer, shapes: TrainState, frozen: Any
-    ) -> tuple[int, TrainState, Any] | None:
+        self, checkpointer: Checkpointer, shapes: TrainState, frozen: PyTree
+    ) -> tuple[int, TrainState, PyTree] | None:
         """Restores step, state and frozen parameters of the newest good checkpoint, or None."""
         found = kept.restore(checkpointer, self.run.path, shapes, frozen)
         if found is None:
@@ -326,7 +339,7 @@ class Trainer(Configuration, group="training"):
         log(f"resumed from step {restored.step}{older}")
         return restored.step, restored.state, frozen
 
-    def _fresh(self, tx: Any) -> tuple[TrainState, Any]:
+    def _fresh(self, tx: optax.GradientTransformation) -> tuple[TrainState, PyTree]:
         """Returns state and frozen parameters at step 0."""
         task, params = self.task, None
         if task.initial is not None:
@@ -380,7 +393,7 @@ class Trainer(Configuration, group="training"):
             self._curves().draw(read_metrics(self.run.metrics))
         sync_global_devices("finished")
 
-    def _tested(self) -> dict[str, Any]:
+    def _tested(self) -> dict[str, Json]:
         if self.task.test is None:
             return {}
         with show_progress("evaluating the best checkpoint"):

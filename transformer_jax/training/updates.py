@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +49,7 @@ def optimizer_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
 
 def further_arguments(
     loss_at: Callable[[PyTree], Float[Array, ""]], grads_at: Callable[[PyTree], PyTree]
-) -> dict[str, Callable[..., Any]]:
+) -> dict[str, Callable[..., PyTree]]:
     """Returns the functions that some transformations need: ``value_fn`` and ``grad_fn``.
 
     Line searches, as in ``lbfgs``, evaluate the loss of the batch at other parameters and
@@ -67,7 +66,7 @@ def further_arguments(
         lambda grads, slope: (jax.tree.map(lambda g: g * slope.astype(g.dtype), grads),),
     )
 
-    def value_fn(params: PyTree, norm: Any = None, grad_fn: Any = None) -> Float[Array, ""]:
+    def value_fn(params: PyTree, norm: object = None, grad_fn: object = None) -> Float[Array, ""]:
         del norm, grad_fn  # line searches pass all arguments that they do not know
         return value(params)
 
@@ -79,7 +78,7 @@ def optimizer_update(
     grads: PyTree,
     opt_state: PyTree,
     params: PyTree,
-    further: Mapping[str, Any],
+    further: Mapping[str, PyTree],
 ) -> tuple[PyTree, PyTree]:
     """Returns the updates of a transformation and its next state.
 
@@ -158,7 +157,7 @@ def evaluated_parameters(opt_state: PyTree, params: PyTree) -> PyTree | None:
     return params if states else None
 
 
-def check_average(state: Any, ema_decay: float | None) -> None:
+def check_average(state: PyTree, ema_decay: float | None) -> None:
     """Refuses a state without the moving average of a step, or with another average.
 
     Raises:

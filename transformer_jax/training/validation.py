@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from flax import nnx
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from transformer_jax.core.task_progress import tracked
 from transformer_jax.core.trees import default_device, flatten_dict, with_leaves
@@ -31,7 +32,7 @@ __all__ = ["Validated", "make_validation", "validate_checkpoint"]
 
 
 def make_validation(
-    task: Task, merge: Merge, mesh: Mesh, frozen: Any, shardings: TrainState
+    task: Task, merge: Merge, mesh: Mesh, frozen: PyTree, shardings: TrainState
 ) -> Callable[[TrainState], dict[str, float]] | None:
     """Returns a function from a state to validation metrics; None if there is nothing to evaluate.
 
@@ -67,7 +68,9 @@ def make_validation(
     return scores
 
 
-def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[str, float]:
+def _evaluated(
+    evaluate: Callable[[Any], Mapping[str, float]], merge: Merge, params: PyTree, frozen: PyTree
+) -> dict[str, float]:
     """Evaluates in the main process, and returns the metrics to all."""
     if jax.process_count() == 1:
         # Decoding and prediction run on the mesh of the parameters.
@@ -96,7 +99,7 @@ def validate_checkpoint(
     *,
     average: int = 1,
     mesh: Mesh | None = None,
-    beside: Mapping[str, Any] | None = None,
+    beside: Mapping[str, PyTree] | None = None,
 ) -> Validated:
     """Computes the validation metrics of a checkpoint, on the validation data of the task.
 
