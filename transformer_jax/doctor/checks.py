@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PyTree
 
 from transformer_jax import laws
 from transformer_jax.doctor.outputs import Outputs, few, program
@@ -27,9 +28,10 @@ __all__ = [
 ]
 
 BEAMS = 2
-Inputs = Mapping[str, Any]
+Inputs = Mapping[str, PyTree]
+Part = Callable[..., np.ndarray]  # a part of a model's outputs
 # A law on a function that returns one array, with a tolerance.
-Apply = Callable[[Callable[..., Any], float], Finding]
+Apply = Callable[[Part, float], Finding]
 
 
 class Check(NamedTuple):
@@ -92,7 +94,7 @@ def causality_check(
     outputs: Outputs,
     layers: Outputs | None,
     tokens: Int[np.ndarray, "B T"],
-    arguments: Callable[[Int[np.ndarray, "B T"]], tuple[Any, ...]],
+    arguments: Callable[[Int[np.ndarray, "B T"]], tuple[PyTree, ...]],
 ) -> Check:
     """Returns the law of causality, for all parts except the encoder's.
 
@@ -146,7 +148,7 @@ def _sharded_check(outputs: Outputs, mesh: Mesh) -> Check:
     return Check("sharded", lambda t: laws.sharded(run, [sizes], tolerance=t))
 
 
-def source_check(outputs: Outputs, layers: Outputs | None, args: tuple[Any, ...]) -> Check:
+def source_check(outputs: Outputs, layers: Outputs | None, args: tuple[PyTree, ...]) -> Check:
     """Returns the laws of padded sources: they do not change the target's outputs.
 
     Args:
@@ -156,7 +158,7 @@ def source_check(outputs: Outputs, layers: Outputs | None, args: tuple[Any, ...]
     """
     inputs, real = args
 
-    def apply(f: Callable[..., Any], tolerance: float) -> Finding:
+    def apply(f: Part, tolerance: float) -> Finding:
         run = lambda source, real, target: f({"source": source, "target": target}, real)
         given = inputs["source"], real, inputs["target"]
         return laws.source_padding(run, *given, tolerance=tolerance)
@@ -165,8 +167,8 @@ def source_check(outputs: Outputs, layers: Outputs | None, args: tuple[Any, ...]
 
 
 def decoding_checks(
-    model: Any,
-    whole: Callable[[Int[np.ndarray, "B T"]], Any],
+    model: nnx.Module,
+    whole: Callable[[Int[np.ndarray, "B T"]], np.ndarray],
     inputs: Inputs | None,
     tokens: Int[np.ndarray, "B T"],
     sized: Callable[[Array], np.ndarray],
@@ -193,7 +195,7 @@ def decoding_checks(
         "step": program(model, lambda model, *args: with_few(model.step(*args))),
     }
 
-    def run(name: str, *args: Any) -> tuple[np.ndarray, Any]:
+    def run(name: str, *args: PyTree) -> tuple[np.ndarray, PyTree]:
         logits, cache = decode[name](*args)
         return sized(logits), cache
 
@@ -233,8 +235,8 @@ def _filled(texts: Int[np.ndarray, "b t"], tokens: Int[np.ndarray, "B T"]) -> np
 
 
 def packing_checks(
-    model: Any,
-    whole: Callable[[Int[np.ndarray, "B T"]], Any],
+    model: nnx.Module,
+    whole: Callable[[Int[np.ndarray, "B T"]], np.ndarray],
     tokens: Int[np.ndarray, "B T"],
     sized: Callable[[Array], np.ndarray],
 ) -> list[Check]:
@@ -265,8 +267,8 @@ def packing_checks(
 
 
 def loss_checks(
-    model: Any,
-    totals: Callable[[Any, Inputs, Any], Mapping[str, Any]],
+    model: nnx.Module,
+    totals: Callable[..., Mapping[str, Array]],
     batch: Inputs,
     real: Bool[np.ndarray, "B T"] | None,
 ) -> list[Check]:

@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypedDict
 
 import flax
 import jax
@@ -18,12 +18,14 @@ import transformer_jax
 from transformer_jax import laws
 from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.doctor.checks import Check, largest
 from transformer_jax.doctor.families import model_checks
 from transformer_jax.doctor.kernels import attention_layers, kernels_of
 from transformer_jax.laws import Finding
+from transformer_jax.models.ngram import NgramModel
 
 __all__ = ["NOT_CHECKED", "Examination", "Result", "examine", "tolerance"]
 
@@ -74,6 +76,20 @@ class Result:
     seconds: float
 
 
+# The model of a certificate; one of n-grams has only the first two.
+About = TypedDict(
+    "About",
+    {
+        "class": str,
+        "dtype": str,
+        "parameters": int,
+        "sha256": str,
+        "attention_kernels": list[str],
+    },
+    total=False,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Examination:
     """The laws of a model.
@@ -86,14 +102,14 @@ class Examination:
 
     results: tuple[Result, ...]
     not_checked: dict[str, str]
-    model: dict[str, Any]
+    model: About
 
     @property
     def broken(self) -> tuple[Finding, ...]:
         """The findings of laws that do not hold."""
         return tuple(one.finding for one in self.results if not one.finding.holds)
 
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> dict[str, object]:
         """Returns all figures, with versions and the device, for a JSON file.
 
         A non-finite error is None.
@@ -120,7 +136,7 @@ class Examination:
         }
 
 
-def _fields(result: Result) -> dict[str, Any]:
+def _fields(result: Result) -> dict[str, Json]:
     found = dataclasses.asdict(result.finding)
     if not math.isfinite(found["error"]):
         found["error"] = None
@@ -128,7 +144,7 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 def examine(
-    model: Any,
+    model: nnx.Module | NgramModel,
     names: Collection[str] | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> Examination:
@@ -213,8 +229,8 @@ def tolerance(law: str, dtype: str) -> float:
     return _ROUNDING.get(jax.devices()[0].platform, _ROUNDING["gpu"])
 
 
-def _about(model: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"class": type(model).__name__, "dtype": "float32"}
+def _about(model: nnx.Module | NgramModel) -> About:
+    found: About = {"class": type(model).__name__, "dtype": "float32"}
     if not isinstance(model, nnx.Module):
         return found
     config: Any = model.config  # type: ignore[attr-defined]

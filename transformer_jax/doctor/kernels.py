@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array
 
 from transformer_jax import laws
 from transformer_jax.core.trees import default_device
@@ -18,8 +19,9 @@ from transformer_jax.functional.kernels.choice import (
     select_kernel,
 )
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.scores import ScaledDot, Scores
+from transformer_jax.functional.scores import ScaledDot, Score, Scores
 from transformer_jax.laws import Finding
+from transformer_jax.laws.attention import Kernel
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.transformer.layers import Attention
 
@@ -34,7 +36,7 @@ _FUSED = ("cudnn", "splash")
 class _Layer:
     """An attention layer from the view of its kernel: equal ones are checked once."""
 
-    score: Any
+    score: Score
     kernel: str
     dtype: str
     heads: tuple[int, int, int, int]  # query heads, key heads, sizes of keys and of values
@@ -43,7 +45,7 @@ class _Layer:
     code: int  # identity of the attention function
 
 
-def kernel_checks(model: Any) -> list[Check]:
+def kernel_checks(model: nnx.Module) -> list[Check]:
     """Returns the laws of attention for each distinct attention layer of a model.
 
     Args:
@@ -90,7 +92,7 @@ def kernels_of(name: str) -> list[tuple[str, int]]:
     return [(name, FUSED if name in _FUSED else LENGTH)]
 
 
-def attention_layers(model: Any) -> list[tuple[str, Attention]]:
+def attention_layers(model: nnx.Module) -> list[tuple[str, Attention]]:
     """Returns the attention layers of a model with their paths, such as ``encoder/blocks/0``."""
     found = []
     for path, module in nnx.iter_modules(model):
@@ -103,7 +105,7 @@ def _number(part: str) -> tuple[int, str]:
     return (int(part), "") if part.isdecimal() else (-1, part)
 
 
-def _layer(model: Any, path: str, module: Attention) -> _Layer:
+def _layer(model: nnx.Module, path: str, module: Attention) -> _Layer:
     config, causal = _config(model, path)
     scores = config.scores
     attend = vars(module).get("attend", type(module).attend)
@@ -118,9 +120,10 @@ def _layer(model: Any, path: str, module: Attention) -> _Layer:
     )
 
 
-def _config(model: Any, path: str) -> tuple[TransformerConfig, bool]:
+def _config(model: nnx.Module, path: str) -> tuple[TransformerConfig, bool]:
     """The configuration of the nearest module around a layer, and whether it is causal."""
-    found, causal, module = None, False, model
+    found, causal = None, False
+    module: Any = model
     for part in ("", *path.split("/")):
         if part:
             module = module[int(part)] if part.isdecimal() else getattr(module, part)
@@ -132,13 +135,13 @@ def _config(model: Any, path: str) -> tuple[TransformerConfig, bool]:
     return found, causal
 
 
-def _kernel(module: Attention, layer: _Layer, kernel: str) -> Callable[..., Any]:
+def _kernel(module: Attention, layer: _Layer, kernel: str) -> Kernel:
     """Attention of heads-first float32 arrays with a layer, in its data type, with gradients."""
     made = nnx.merge(*nnx.split(module))
     name: Any = kernel
     made.attention = dataclasses.replace(made.attention, implementation=name)
 
-    def attend(q: Any, k: Any, v: Any, mask: Mask) -> Any:
+    def attend(q: Array, k: Array, v: Array, mask: Mask) -> Array:
         q, k, v = (jnp.asarray(x, layer.dtype) for x in (q, k, v))
         return made.attend(q, k, v, Scores(mask, None, made.score)).astype(jnp.float32)
 
@@ -171,17 +174,17 @@ def _mask(layer: _Layer, *lengths: int) -> Mask:
     return padding & Mask(causal=True) if layer.causal else padding
 
 
-def _formula(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Finding:
+def _formula(layer: _Layer, kernel: Kernel, T: int, *, tolerance: float) -> Finding:
     q, k, v = _inputs(layer, T)
     mask = _mask(layer, T, T - 7)
     return laws.attention_kernel(kernel, q, k, v, mask, score=layer.formula, tolerance=tolerance)
 
 
-def _polarity(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Finding:
+def _polarity(layer: _Layer, kernel: Kernel, T: int, *, tolerance: float) -> Finding:
     q, k, v = _inputs(layer, T)
     U, mask = v.shape[-1], _mask(layer, T, T - 7)
 
-    def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: Mask) -> np.ndarray:
         """Attends to values of any size, in parts of the layer's size."""
         parts = []
         for first in range(0, v.shape[-1], U):
@@ -195,6 +198,6 @@ def _polarity(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Findin
     return laws.mask_polarity(attend, q / 8, k / 8, mask, tolerance=tolerance)
 
 
-def _masked(layer: _Layer, kernel: Any, T: int, *, tolerance: float) -> Finding:
+def _masked(layer: _Layer, kernel: Kernel, T: int, *, tolerance: float) -> Finding:
     q, k, v = _inputs(layer, T)
     return laws.masked_rows(kernel, q, k, v, _mask(layer, T, 0), tolerance=tolerance)

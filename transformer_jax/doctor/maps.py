@@ -3,10 +3,11 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool
+from flax import nnx
+from jaxtyping import Array, Bool, PyTree
 
 from transformer_jax import laws
 from transformer_jax.doctor.checks import Check, largest
@@ -49,9 +50,9 @@ class Sight(NamedTuple):
 
 
 def map_checks(
-    model: Any,
+    model: nnx.Module,
     maps: Callable[..., Mapping[str, Array]],
-    args: tuple[Any, ...],
+    args: tuple[PyTree, ...],
     sights: Mapping[str, Sight],
 ) -> list[Check]:
     """Returns the law of attention weights, if a model has attention.
@@ -62,13 +63,13 @@ def map_checks(
         args: The arguments.
         sights: The visible keys, by name; missing names are not checked.
     """
-    mixer = getattr(getattr(model.config, "mixer", None), "kind", "attention")
+    mixer = getattr(getattr(getattr(model, "config", None), "mixer", None), "kind", "attention")
     if mixer != "attention":  # only cross-attention exists
         sights = {name: sight for name, sight in sights.items() if name == "cross"}
     if not sights:
         return []
 
-    def by_layer(model: Any, *args: Any) -> dict[str, Array]:
+    def by_layer(model: nnx.Module, *args: PyTree) -> dict[str, Array]:
         return {
             f"{name} layer {n}".strip(): weights
             for name, layers in maps(model, *args).items()

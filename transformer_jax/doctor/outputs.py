@@ -1,7 +1,7 @@
 """Outputs of a model in the form that laws need: NumPy arrays by part, relative to their size."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
+from transformer_jax.models.protocol import Decodable
 from transformer_jax.parallel.placement import MeshProgram, mesh_of, split_model
 
 __all__ = ["Outputs", "few", "program", "stride"]
@@ -18,7 +19,9 @@ __all__ = ["Outputs", "few", "program", "stride"]
 _COLUMNS = 4096  # of logits; all come from one product
 
 
-def program(model: Any, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def program(
+    model: nnx.Module | Decodable, function: Callable[..., PyTree], **options: Any
+) -> Callable[..., PyTree]:
     """Returns ``function(model, ...)``, compiled for each shape of the other arguments.
 
     Args:
@@ -64,11 +67,14 @@ class Outputs:
     """
 
     def __init__(
-        self, model: Any, function: Callable[..., Mapping[str, Any]], args: tuple[Any, ...]
+        self,
+        model: nnx.Module,
+        function: Callable[..., Mapping[str, Array]],
+        args: tuple[PyTree, ...],
     ):
         self._run, self.args = program(model, function), args
         self._model, self._function = model, function
-        self._known: dict[Any, dict[str, np.ndarray]] = {}
+        self._known: dict[Hashable, dict[str, np.ndarray]] = {}
 
     @functools.cached_property
     def sizes(self) -> dict[str, float]:
@@ -80,7 +86,7 @@ class Outputs:
         """The names of all parts, in order."""
         return tuple(self.sizes)
 
-    def __call__(self, *args: Any) -> dict[str, np.ndarray]:
+    def __call__(self, *args: PyTree) -> dict[str, np.ndarray]:
         """Returns all parts for the given arguments."""
         leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, args))
         key = structure, tuple((leaf.shape, leaf.tobytes()) for leaf in leaves)
@@ -88,7 +94,7 @@ class Outputs:
             self._known[key] = self.fresh(*args)
         return self._known[key]
 
-    def fresh(self, *args: Any) -> dict[str, np.ndarray]:
+    def fresh(self, *args: PyTree) -> dict[str, np.ndarray]:
         """Returns all parts for the given arguments, without using earlier results."""
         sizes = self.sizes
         return {name: np.asarray(part / sizes[name]) for name, part in self._arrays(*args).items()}
@@ -112,7 +118,7 @@ class Outputs:
         """Returns the function that divides a part, computed elsewhere, by its size here."""
         return lambda found: np.asarray(np.asarray(found, np.float32) / self.sizes[name])
 
-    def _arrays(self, *args: Any) -> dict[str, np.ndarray]:
+    def _arrays(self, *args: PyTree) -> dict[str, np.ndarray]:
         # JAX sorts dictionaries by name.
         found = self._run(*args)
         return {name: np.asarray(found[name], np.float32) for name in sorted(found, key=_order)}
@@ -123,7 +129,7 @@ def _size(part: Shaped[np.ndarray, "..."]) -> float:
     return size if np.isfinite(size) and size else 1.0
 
 
-def _order(name: str) -> tuple[Any, ...]:
+def _order(name: str) -> tuple[int, int, str]:
     """Sorts embeddings, layers by number, then the rest; encoders before decoders.
 
     Example:

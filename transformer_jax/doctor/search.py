@@ -1,12 +1,11 @@
 """The law of beam search, on a few tokens of a model's vocabulary."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax import laws
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -17,6 +16,7 @@ from transformer_jax.decoding.search_state import SearchRows
 from transformer_jax.doctor.checks import Check, Inputs
 from transformer_jax.doctor.outputs import program, stride
 from transformer_jax.laws import Finding
+from transformer_jax.models.protocol import Decodable
 
 __all__ = ["search_check"]
 
@@ -34,29 +34,29 @@ class _FewTokens:
         ids: The tokens.
     """
 
-    def __init__(self, model: Any, ids: Int[np.ndarray, " K"]):
+    def __init__(self, model: Decodable, ids: Int[np.ndarray, " K"]):
         self.model, self.ids = model, jnp.asarray(ids)
 
-    def init_cache(self, inputs: Any, rows: int, size: int, *, beams: int = 1) -> Any:
+    def init_cache(self, inputs: PyTree, rows: int, size: int, *, beams: int = 1) -> PyTree:
         """Returns the cache of the model."""
         return self.model.init_cache(inputs, rows, size, beams=beams)
 
-    def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float[Array, "R K"], Any]:
+    def step(self, tokens: Int[Array, " R"], cache: PyTree) -> tuple[Float[Array, "R K"], PyTree]:
         """Returns logits of the few tokens, and the next cache of the model."""
         logits, cache = self.model.step(self.ids[tokens], cache)
         return logits[:, self.ids], cache
 
-    def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
+    def reorder(self, cache: PyTree, parents: Int[Array, "B M"]) -> PyTree:
         """Returns the reordered cache of the model."""
         return self.model.reorder(cache, parents)
 
-    def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
+    def take(self, cache: PyTree, rows: Int[Array, " N"]) -> PyTree:
         """Returns the cache of some rows of the model."""
         return self.model.take(cache, rows)
 
 
 def search_check(
-    model: Any,
+    model: Decodable,
     whole: Callable[[Int[np.ndarray, "B T"]], Float[np.ndarray, "B T V"]],
     inputs: Inputs | None,
     tokens: Int[np.ndarray, "B T"],
@@ -81,7 +81,7 @@ def search_check(
     special, beams = SpecialTokens(0, 1, (1,)), _CONFIG.num_beams
     plan, values = search_settings(_CONFIG, special, vocab=TOKENS, length=LENGTH)
 
-    def find(model: Any, inputs: Any) -> tuple[Array, Array, Array]:
+    def find(model: Decodable, inputs: PyTree) -> tuple[Array, Array, Array]:
         few = _FewTokens(model, ids)
         cache = few.init_cache(inputs, 1, LENGTH, beams=beams)
         first = SearchRows(jnp.ones(1, jnp.int32))

@@ -6,7 +6,6 @@ True where a query may attend: arrays that broadcast to ``[B N T S]``, or masks 
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -30,10 +29,10 @@ __all__ = [
 AnyArray = Array | np.ndarray
 AnyMask = Mask | Bool[Array | np.ndarray, "..."] | None
 # Outputs [B N T U] from queries, keys, values and a mask.
-Attend = Callable[[Any, Any, Any, Any], Any]
+Attend = Callable[..., AnyArray]
 # (Output, and gradients of queries, keys and values), given a gradient of the output [B N T U].
 # Without gradients, the tuple has only the output.
-Kernel = Callable[[Any, Any, Any, Any, Any], tuple[Any, ...]]
+Kernel = Callable[..., tuple[AnyArray, ...]]
 NAMES = ("output", "gradient of queries", "gradient of keys", "gradient of values")
 
 
@@ -49,7 +48,7 @@ def with_gradients(attend: Attend) -> Kernel:
     """
 
     @jax.jit
-    def run(q: Any, k: Any, v: Any, cotangent: Any, mask: Any) -> tuple[Any, ...]:
+    def run(q: Array, k: Array, v: Array, cotangent: Array, mask: AnyMask) -> tuple[Array, ...]:
         y, back = jax.vjp(lambda q, k, v: attend(q, k, v, mask), q, k, v)
         return y, *back(cotangent)
 

@@ -30,7 +30,7 @@ def other_values(
             "give an input with two values or more"
         )
     steps = np.random.default_rng(0).integers(1, len(values), old.shape)
-    return values[(np.searchsorted(values, old) + steps) % len(values)]
+    return np.asarray(values[(np.searchsorted(values, old) + steps) % len(values)])
 
 
 def replace_where(inputs: PyTree, places: Bool[np.ndarray, "..."]) -> PyTree:

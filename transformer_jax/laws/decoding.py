@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.decoding.exhaustive import exhaustive_search
@@ -19,16 +18,16 @@ __all__ = ["beam_search", "cached", "prefilled", "prompt_padding", "reordered"]
 AXES = ("row", "position")
 Tokens = Int[Array | np.ndarray, "B T"]
 # Logits [B T V] of complete texts [B T]: teacher forcing, without a cache.
-Whole = Callable[[Int[np.ndarray, "B T"]], Any]
+Whole = Callable[[Int[np.ndarray, "B T"]], PyTree]
 # Logits [B V] after one more token [B] per row, and the next cache.
-Step = Callable[[Int[np.ndarray, " B"], Any], tuple[Any, Any]]
+Step = Callable[[Int[np.ndarray, " B"], PyTree], tuple[PyTree, PyTree]]
 # Logits [B V] after a prompt [B P], or after its last tokens [B n V], and the next cache.
-Prefill = Callable[[Int[np.ndarray, "B P"], Any], tuple[Any, Any]]
+Prefill = Callable[[Int[np.ndarray, "B P"], PyTree], tuple[PyTree, PyTree]]
 
 
 @law("Decoding one token at a time with a cache gives the outputs of the full text.")
 def cached(
-    whole: Whole, step: Step, cache: Any, tokens: Tokens, *, tolerance: float = 1e-5
+    whole: Whole, step: Step, cache: PyTree, tokens: Tokens, *, tolerance: float = 1e-5
 ) -> Finding:
     """Checks that stepwise decoding gives the logits of teacher forcing at every position.
 
@@ -58,7 +57,7 @@ def prefilled(
     whole: Whole,
     prefill: Prefill,
     step: Step,
-    cache: Any,
+    cache: PyTree,
     tokens: Tokens,
     length: int,
     *,
@@ -100,9 +99,11 @@ def prefilled(
 @law("Padding before a prompt changes no output after it.")
 def prompt_padding(
     whole: Whole,
-    prefill: Callable[[Int[np.ndarray, "B P"], Any, Int[np.ndarray, " B"]], tuple[Any, Any]],
+    prefill: Callable[
+        [Int[np.ndarray, "B P"], PyTree, Int[np.ndarray, " B"]], tuple[PyTree, PyTree]
+    ],
     step: Step,
-    cache: Any,
+    cache: PyTree,
     tokens: Tokens,
     starts: Int[Array | np.ndarray, " B"],
     *,
@@ -162,8 +163,8 @@ def prompt_padding(
 def reordered(
     whole: Whole,
     step: Step,
-    reorder: Callable[[Any, Int[np.ndarray, "B M"]], Any],
-    cache: Any,
+    reorder: Callable[[PyTree, Int[np.ndarray, "B M"]], PyTree],
+    cache: PyTree,
     tokens: Int[Array | np.ndarray, "B M T"],
     *,
     tolerance: float = 1e-5,
@@ -213,7 +214,7 @@ def reordered(
 @law("A beam that holds every prefix finds the texts of exhaustive search.")
 def beam_search(
     search: Callable[[], Sequence[tuple[Sequence[int], float]]],
-    scorer: Callable[[Int[np.ndarray, "R T"]], Any],
+    scorer: Callable[[Int[np.ndarray, "R T"]], PyTree],
     special: SpecialTokens,
     config: GenerationConfig,
     *,
@@ -271,7 +272,7 @@ def _several(tokens: Int[Array | np.ndarray, "*rows T"]) -> Int[np.ndarray, "*ro
     return np.asarray(tokens)
 
 
-def _steps(step: Step, cache: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "B T V"]:
+def _steps(step: Step, cache: PyTree, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "B T V"]:
     logits = []
     for t in range(tokens.shape[1]):
         out, cache = step(tokens[:, t], cache)
@@ -280,7 +281,7 @@ def _steps(step: Step, cache: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.n
 
 
 def _continued(
-    prefill: Prefill, step: Step, cache: Any, tokens: Int[np.ndarray, "B T"], length: int
+    prefill: Prefill, step: Step, cache: PyTree, tokens: Int[np.ndarray, "B T"], length: int
 ) -> Float[np.ndarray, "B n V"]:
     """Returns logits after the end of a prompt and after each following token."""
     first, cache = prefill(tokens[:, :length], cache)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.laws.changes import other_values
@@ -127,7 +127,7 @@ def _check_positions(inputs: Shaped[Array | np.ndarray, "B T *F"]) -> None:
 
 
 def _gradients(
-    outputs: Callable, vectors: Float[Array | np.ndarray, "B T D"]
+    outputs: Callable[..., PyTree], vectors: Float[Array | np.ndarray, "B T D"]
 ) -> Float[np.ndarray, "B T T"]:
     """Largest gradient of the output at each position with respect to the input at each other."""
 
@@ -135,10 +135,11 @@ def _gradients(
         found = outputs(vectors)
         # Random weights: after a norm, the plain sum is the same for all vectors.
         weights = np.random.default_rng(0).standard_normal(found.shape[2:]).astype(np.float32)
-        return (found * weights[None, None]).reshape(*found.shape[:2], -1).sum((0, 2))
+        weighted: Array = found * weights[None, None]
+        return weighted.reshape(*found.shape[:2], -1).sum((0, 2))
 
     slopes = jax.jit(jax.jacrev(totals))(jnp.asarray(vectors))  # [T B T D]
-    return np.abs(np.asarray(slopes)).max(-1).swapaxes(0, 1)
+    return np.asarray(np.abs(np.asarray(slopes)).max(-1).swapaxes(0, 1))
 
 
 def _causal(B: int, T: int) -> tuple[Bool[np.ndarray, "{B} {T} {T}"], ...]:

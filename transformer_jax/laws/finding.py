@@ -6,7 +6,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Bool, PyTree, Shaped
@@ -126,7 +126,7 @@ def law(sentence: str) -> Callable[[Check], Check]:
         tolerance = inspect.signature(check).parameters["tolerance"].default
 
         @functools.wraps(check)
-        def checked(*args: Any, tolerance: float = tolerance, **kwargs: Any) -> Finding:
+        def checked(*args: object, tolerance: float = tolerance, **kwargs: object) -> Finding:
             check_values(f"{name}: ", {"tolerance": NotNegative}, {"tolerance": tolerance})
             return known(*args, tolerance=tolerance, **kwargs)
 
@@ -182,7 +182,11 @@ def difference(
 
 
 def _of_leaf(
-    name: str, found: Any, wanted: Any, axes: tuple[str, ...], mask: Bool[np.ndarray, "..."] | None
+    name: str,
+    found: object,
+    wanted: object,
+    axes: tuple[str, ...],
+    mask: Bool[np.ndarray, "..."] | None,
 ) -> Place:
     found, wanted = np.asarray(found), np.asarray(wanted)
     begin = f"{name}: " if name else ""

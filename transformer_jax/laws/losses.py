@@ -1,7 +1,6 @@
 """Laws of losses, which are sums over real tokens, however a batch is split or padded."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +13,7 @@ from transformer_jax.laws.finding import Finding, difference, finding, law
 __all__ = ["loss_length", "loss_padding", "loss_split"]
 
 # Sums over a batch, as any tree: (loss, weight), gradients of the loss, counts of correct tokens.
-Totals = Callable[[PyTree, Bool[np.ndarray, "B T"]], Any]
+Totals = Callable[[PyTree, Bool[np.ndarray, "B T"]], PyTree]
 
 
 @law("Values at padding change neither the loss nor its gradient.")
@@ -76,7 +75,7 @@ def loss_length(
 
 @law("The loss of a batch is the sum of the losses of its parts.")
 def loss_split(
-    totals: Callable[[PyTree], Any], batch: PyTree, *, parts: int = 2, tolerance: float = 1e-5
+    totals: Callable[[PyTree], PyTree], batch: PyTree, *, parts: int = 2, tolerance: float = 1e-5
 ) -> Finding:
     """Checks that losses and gradients of micro-batches add up to the batch's.
 
@@ -106,7 +105,7 @@ def loss_split(
     return finding("loss_split", difference(found, totals(batch)), tolerance)
 
 
-def _sum(parts: list[Any]) -> Any:
+def _sum(parts: list[PyTree]) -> PyTree:
     """Sums of trees, in float64."""
     add = lambda *leaves: sum(np.asarray(leaf, np.float64) for leaf in leaves)
     return jax.tree.map(add, *parts)

@@ -1,7 +1,6 @@
 """Laws of rows: padding, other rows of the batch and the number of rows have no effect."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -22,12 +21,12 @@ __all__ = [
 
 AXES = ("row", "position")
 # Outputs [B T ...] from inputs, a tree of arrays [B T ...], and their padding mask [B T].
-Padded = Callable[[PyTree, Bool[np.ndarray, "B T"]], Any]
+Padded = Callable[[PyTree, Bool[np.ndarray, "B T"]], PyTree]
 # Outputs [B ...] from a source [B S ...], its padding mask [B S], and a target, a tree of arrays
 # [B ...].
-OfSource = Callable[[PyTree, Bool[np.ndarray, "B S"], PyTree], Any]
+OfSource = Callable[[PyTree, Bool[np.ndarray, "B S"], PyTree], PyTree]
 # Outputs [B ...] from inputs, a tree of arrays [B ...].
-OfRows = Callable[[PyTree], Any]
+OfRows = Callable[[PyTree], PyTree]
 
 
 @law("Values at padding change no output at a real position.")

@@ -1,7 +1,6 @@
 """Laws of runs: devices, interruptions and repetition do not change a result."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +14,7 @@ __all__ = ["repeatability", "resumed", "sharded"]
 
 @law("The same inputs give the same outputs, bit for bit.")
 def repeatability(
-    outputs: Callable[[PyTree], Any], inputs: PyTree, *, tolerance: float = 0.0
+    outputs: Callable[[PyTree], PyTree], inputs: PyTree, *, tolerance: float = 0.0
 ) -> Finding:
     """Checks that a model in evaluation is not random: dropout is off.
 
@@ -37,7 +36,7 @@ def repeatability(
 
 @law("Arrays spread over devices give the results of one device.")
 def sharded(
-    run: Callable[[Any], Any], placements: Sequence[Any], *, tolerance: float = 1e-5
+    run: Callable[[PyTree], PyTree], placements: Sequence[PyTree], *, tolerance: float = 1e-5
 ) -> Finding:
     """Checks that results do not depend on the placement of arrays.
 

@@ -1,10 +1,9 @@
 """Laws of sequences: several in one row, and their order."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Array, Int, PyTree, Shaped
 
 from transformer_jax.core.errors import ArgumentError, plural
 from transformer_jax.laws.changes import other_values
@@ -16,14 +15,14 @@ __all__ = ["packed_mates", "packing", "permutation"]
 # within the document, each [1 T].
 Packed = Callable[
     [Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"]],
-    Any,
+    PyTree,
 ]
 
 
 @law("Documents packed into one row give the outputs of each alone.")
 def packing(
     packed: Packed,
-    alone: Callable[[Int[np.ndarray, "1 n"]], Any],
+    alone: Callable[[Int[np.ndarray, "1 n"]], PyTree],
     documents: Sequence[Int[Array | np.ndarray, " _"]],
     *,
     length: int,
@@ -103,7 +102,7 @@ def packed_mates(
 
 @law("Permuted inputs give permuted outputs.")
 def permutation(
-    outputs: Callable[[Shaped[np.ndarray, "B T *F"]], Any],
+    outputs: Callable[[Shaped[np.ndarray, "B T *F"]], PyTree],
     inputs: Shaped[Array | np.ndarray, "B T *F"],
     *,
     tolerance: float = 1e-6,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 
+import jax
 from jax.experimental import topologies
 
 from transformer_jax.core.errors import ConfigError, install
@@ -85,7 +86,7 @@ class Target:
 
     name: str
     type: DeviceType
-    devices: tuple[Any, ...]
+    devices: tuple[jax.Device, ...]
     number: int = 0
     why: str = ""
 
@@ -99,7 +100,7 @@ class Target:
         return bool(self.devices)
 
     @property
-    def device(self) -> Any:
+    def device(self) -> "jax.Device | _Described":
         """One of the devices: an object with ``platform`` and ``compute_capability``."""
         if self.devices:
             return self.devices[0]
@@ -235,7 +236,7 @@ def _missing_compiler(platform: str) -> str | None:
     return f"the {platform.upper()} compiler is not installed: {install('aot')}"
 
 
-def _topology(kind: str, size: str, platform: str) -> Any:
+def _topology(kind: str, size: str, platform: str) -> topologies.TopologyDescription:
     if platform == "tpu":
         # Without it, libtpu looks for the metadata server of a cloud machine, for minutes.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")

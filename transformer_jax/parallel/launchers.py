@@ -1,7 +1,7 @@
 """Detection of the launcher that started this process as one of several, by its variables."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.core.errors import ConfigError
 
@@ -162,7 +162,7 @@ def _all(environ: Mapping[str, str], names: tuple[str, ...], advice: str) -> lis
     return [environ[name] for name in names]
 
 
-def _numbers(environ: Mapping[str, str], names: tuple[str, ...]) -> Any:
+def _numbers(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(_number(environ, name) for name in names)
 
 

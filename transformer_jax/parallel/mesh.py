@@ -6,13 +6,15 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
-from jaxtyping import Int
+from jax.tree_util import KeyPath
+from jax.typing import ArrayLike
+from jaxtyping import Int, PyTree
 
 from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.errors import ConfigError, plural
@@ -43,6 +45,8 @@ __all__ = [
     "sync_global_devices",
 ]
 
+T = TypeVar("T")
+
 
 def devices_of(config: DistributedConfig) -> list[jax.Device]:
     """Returns the devices that a run may use: ``num_local_devices`` in a single process.
@@ -69,7 +73,7 @@ def devices_of(config: DistributedConfig) -> list[jax.Device]:
 
 @checked_arguments
 def make_mesh(
-    config: MeshConfig = MeshConfig(), devices: Sequence[Any] | None = None, **sizes: int
+    config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] | None = None, **sizes: int
 ) -> Mesh:
     """Arranges devices as ``data x fsdp x context x tensor``; the compiler distributes the work.
 
@@ -255,14 +259,14 @@ def sync_global_devices(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def gather_to_host(tree: Any) -> Any:
+def gather_to_host(tree: PyTree) -> PyTree:
     """Gathers all arrays of a tree in host memory; every process calls it and gets them."""
     if jax.process_count() > 1:
         tree = multihost_utils.process_allgather(tree, tiled=True)
     return jax.device_get(tree)
 
 
-def broadcast_json(value: Any) -> Any:
+def broadcast_json(value: T) -> T:
     """Returns the value of the first process on every process; all call it together.
 
     Args:
@@ -300,7 +304,9 @@ def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, " R"]:
     return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
 
 
-def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -> dict[str, Any]:
+def shard_batch(
+    batch: Mapping[str, PyTree], mesh: Mesh, rows: int | None = None
+) -> dict[str, PyTree]:
     """Places a batch on the devices of the mesh, split by rows.
 
     Args:
@@ -323,7 +329,7 @@ def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -
     place = np.zeros(rows, np.int64)
     place[held] = np.arange(len(held))
 
-    def put(path: Any, x: Any) -> jax.Array:
+    def put(path: KeyPath, x: ArrayLike) -> jax.Array:
         x, name = np.asarray(x), "/".join(str(entry.key) for entry in path)
         if len(x) not in (rows, len(held)):
             raise ConfigError(
@@ -332,8 +338,8 @@ def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -
             )
         where = np.arange(rows) if len(x) == rows else place
 
-        def part(index: Any) -> np.ndarray:
-            lines = where[index[0]]
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            lines = where[index[0] if index else slice(None)]
             # Contiguous rows are one slice, which is not a copy.
             if len(lines) and lines[-1] - lines[0] + 1 == len(lines):
                 return x[lines[0] : lines[-1] + 1]

@@ -5,12 +5,14 @@ import contextvars
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import stages
 from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
 
 from transformer_jax.core.trees import device_of
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
@@ -18,6 +20,7 @@ from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.replace import replaced, with_attention_kernels
 from transformer_jax.models.prepare import fuse_qkv, separate_blocks
+from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.transformer.layers import Attention, Stack
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
@@ -35,6 +38,10 @@ __all__ = [
     "shard_parameters",
     "split_model",
 ]
+
+# The static part of a model, and its parameters in nested dictionaries.
+Split: TypeAlias = tuple[nnx.GraphDef, PyTree]
+Model = TypeVar("Model", bound=nnx.Module)
 
 _mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
 
@@ -80,7 +87,7 @@ def loading_mesh() -> Mesh | None:
     return _mesh.get()
 
 
-def mesh_of(tree: Any) -> Mesh | None:
+def mesh_of(tree: PyTree) -> Mesh | None:
     """Returns the mesh of a tree's arrays; None on one device, and for NumPy arrays.
 
     Example:
@@ -95,7 +102,7 @@ def mesh_of(tree: Any) -> Mesh | None:
     return None
 
 
-def shard_parameters(graph: Any, params: Any, mesh: Mesh) -> Any:
+def shard_parameters(graph: nnx.GraphDef, params: PyTree, mesh: Mesh) -> PyTree:
     """Places the parameters of a model on a mesh, according to their declared axes.
 
     Args:
@@ -110,7 +117,7 @@ def shard_parameters(graph: Any, params: Any, mesh: Mesh) -> Any:
     return jax.tree.map(jax.device_put, params, shardings(declared, mesh))
 
 
-def round_up_rows(rows: int, tree: Any) -> int:
+def round_up_rows(rows: int, tree: PyTree) -> int:
     """Returns the smallest number of rows, at least ``rows``, that divides over a tree's mesh.
 
     Example:
@@ -133,14 +140,14 @@ class MeshProgram:
         **options: Arguments of ``jax.jit``.
     """
 
-    def __init__(self, function: Callable[..., Any], **options: Any):
+    def __init__(self, function: Callable[..., PyTree], **options: Any):
         @functools.wraps(function)
-        def split(first: Any, *rest: Any, **settings: Any) -> Any:
+        def split(first: PyTree, *rest: PyTree, **settings: PyTree) -> PyTree:
             return function(first, *constrain_rows(rest), **settings)
 
         self.jitted = jax.jit(split, **options)
 
-    def __call__(self, first: Any, *rest: Any, **settings: Any) -> Any:
+    def __call__(self, first: PyTree, *rest: PyTree, **settings: PyTree) -> PyTree:
         """Calls the function, on the devices of the mesh."""
         mesh = mesh_of(first)
         if mesh is None:
@@ -154,14 +161,14 @@ class MeshProgram:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.jitted, name)
 
-    def lower(self, first: Any, *rest: Any, **settings: Any) -> Any:
+    def lower(self, first: PyTree, *rest: PyTree, **settings: PyTree) -> stages.Lowered:
         """Lowers a program for the mesh, like ``jax.jit``."""
         mesh = mesh_of(first)
         with contextlib.nullcontext() if mesh is None else on_mesh(mesh):
             return self.jitted.lower(first, *rest, **settings)
 
 
-def split_model(model: Any) -> tuple[Any, Any]:
+def split_model(model: nnx.Module | Decodable | Split) -> Split:
     """Splits a model into graph and parameters; such a pair is returned unchanged.
 
     Example:
@@ -175,7 +182,7 @@ def split_model(model: Any) -> tuple[Any, Any]:
     return graph, nnx.to_pure_dict(state)
 
 
-def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
+def prepared(graph: nnx.GraphDef, params: PyTree) -> Split:
     """Prepares graph and parameters for decoding with :func:`prepare_for_decoding`.
 
     Parameters on a mesh stay there, laid out as the new ones declare.
@@ -201,7 +208,7 @@ def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
 WIDE = 512
 
 
-def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
+def prepare_for_decoding(model: Model, wide: int = WIDE) -> Model:
     """Returns an equivalent model that decodes faster; ``model`` does not change.
 
     Stacked layers, which would be copied at every token, become separate modules; query, key and
@@ -224,23 +231,25 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
         (12, 36)
     """
 
-    def unstack(path: str, module: Any) -> Any:
+    def unstack(path: str, module: nnx.Module) -> nnx.Module | None:
         return separate_blocks(module) if isinstance(module, Stack) else None
 
-    def fuse(path: str, module: Any) -> Any:
-        is_self = isinstance(module, Attention) and path.endswith("self_attention")
-        return fuse_qkv(module) if is_self else None
+    def fuse(path: str, module: nnx.Module) -> nnx.Module | None:
+        if isinstance(module, Attention) and path.endswith("self_attention"):
+            return fuse_qkv(module)
+        return None
 
-    def transpose(path: str, module: Any) -> Any:
-        is_plain = type(module) is Linear and "blocks/" in path
-        return LinearTransposed(module) if is_plain and min(module.kernel.shape) >= wide else None
+    def transpose(path: str, module: nnx.Module) -> nnx.Module | None:
+        if type(module) is not Linear or "blocks/" not in path:
+            return None
+        return LinearTransposed(module) if min(module.kernel.shape) >= wide else None
 
     for make in (unstack, fuse, transpose):
         model = replaced(model, make)
     return _cast(model)
 
 
-def _cast(model: Any) -> Any:
+def _cast(model: Model) -> Model:
     """Returns the model with matrices in its compute dtype."""
     found = [part for _, part in nnx.iter_modules(model) if isinstance(part, Stack)]
     if not found:

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer_jax.core.errors import ConfigError, UserError
+from transformer_jax.core.json_types import Json
 
 __all__ = ["check_same", "first_difference", "gather_json"]
 
@@ -17,7 +18,7 @@ _ABSENT = "absent"
 _LONGEST = 80  # characters of a value in a message
 
 
-def gather_json(value: Any) -> list[Any]:
+def gather_json(value: Json) -> list[Any]:
     """Gathers the value of each process, in order; all processes must call it together.
 
     Args:
@@ -33,7 +34,7 @@ def gather_json(value: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def first_difference(answers: list[Mapping[str, Any]]) -> tuple[int, str, Any, Any] | None:
+def first_difference(answers: Sequence[Mapping[str, Json]]) -> tuple[int, str, Json, Json] | None:
     """The first process that differs from process 0, the name, and both values; None if none.
 
     Example:
@@ -51,7 +52,7 @@ def first_difference(answers: list[Mapping[str, Any]]) -> tuple[int, str, Any, A
 
 
 def check_same(
-    values: Mapping[str, Any], advice: str, error: type[UserError] = ConfigError
+    values: Mapping[str, Json], advice: str, error: type[UserError] = ConfigError
 ) -> None:
     """Refuses processes that differ; all call it together, and all raise the same error.
 

@@ -5,7 +5,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jax import stages
 
 __all__ = [
     "COLLECTIVES",
@@ -102,13 +104,15 @@ class ProgramReport:
         return dict(found)
 
 
-def report(compiled: Any) -> ProgramReport:
+def report(compiled: stages.Compiled) -> ProgramReport:
     """Reports the memory, communication and kernels of a compiled program.
 
     Args:
         compiled: Result of ``jax.jit(f).lower(...).compile()``.
     """
     memory, text = compiled.memory_analysis(), compiled.as_text()
+    assert memory is not None
+    assert text is not None
     return ProgramReport(
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import KeyPath
 from jaxtyping import PyTree
 
 from transformer_jax.core.errors import ConfigError
@@ -54,7 +54,7 @@ def shardings(
         ('fsdp', 'tensor')
     """
 
-    def of(path: tuple, param: Any) -> NamedSharding:
+    def of(path: KeyPath, param: nnx.Param) -> NamedSharding:
         name = path_name(path)
         axes = _checked_axes(name, param, mesh)
         # Layers differ only by index, and do not each need a line in the log.

@@ -1,7 +1,8 @@
 """Families of models, each as the functions that laws take."""
 
 from collections.abc import Callable
-from typing import Any
+
+from flax import nnx
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.doctor.checks import Check
@@ -20,7 +21,7 @@ from transformer_jax.models.vision import VisionEncoder
 
 __all__ = ["model_checks"]
 
-_FAMILIES: tuple[tuple[Any, Callable[[Any], list[Check]]], ...] = (
+_FAMILIES: tuple[tuple[type | tuple[type, ...], Callable[..., list[Check]]], ...] = (
     (Captioner, captioner_checks),
     ((TransformerEncoderDecoder, RecurrentEncoderDecoder), translator_checks),
     (DecoderSequenceClassifier, classifier_checks),
@@ -31,7 +32,7 @@ _FAMILIES: tuple[tuple[Any, Callable[[Any], list[Check]]], ...] = (
 )
 
 
-def model_checks(model: Any) -> list[Check]:
+def model_checks(model: nnx.Module | NgramModel) -> list[Check]:
     """Returns the laws that apply to a model, ready to run.
 
     Raises:

@@ -1,7 +1,6 @@
 """Encoders, with and without heads, and decoders that classify texts."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,8 +25,11 @@ from transformer_jax.models.heads import (
 )
 from transformer_jax.models.transformer.models import Encoder
 from transformer_jax.training import objectives
+from transformer_jax.training.step import Objective
 
 __all__ = ["classifier_checks", "encoder_checks"]
+
+Given = dict[str, Array]  # a batch
 
 
 def encoder_checks(model: Encoder) -> list[Check]:
@@ -47,11 +49,11 @@ def encoder_checks(model: Encoder) -> list[Check]:
     ]
 
 
-def _arguments(inputs: Any, real: Array) -> tuple[Any, ...]:
+def _arguments(inputs: Given, real: Array) -> tuple[Array, Array, Array | None]:
     return inputs["tokens"], lengths_of(real), inputs.get("types")
 
 
-def _outputs(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
+def _outputs(model: Encoder, inputs: Given, real: Array) -> dict[str, Array]:
     args, T = _arguments(inputs, real), real.shape[1]
     found = model(*args)
     if isinstance(model, SequenceClassifier | TokenClassifier):
@@ -64,7 +66,7 @@ def _outputs(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
     return parts
 
 
-def _layers(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
+def _layers(model: Encoder, inputs: Given, real: Array) -> dict[str, Array]:
     layers = Layers()
     Encoder.__call__(model, *_arguments(inputs, real), on_hidden=layers)
     return layers.states
@@ -84,15 +86,19 @@ def classifier_checks(model: DecoderSequenceClassifier) -> list[Check]:
     ]
 
 
-def _scores(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
+def _scores(model: DecoderSequenceClassifier, inputs: Given, real: Array) -> dict[str, Array]:
     return {"scores": spread(model(inputs["tokens"], lengths_of(real)), real.shape[1])}
 
 
-def _states(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
+def _states(model: DecoderSequenceClassifier, inputs: Given, real: Array) -> dict[str, Array]:
     return {"vectors": model.states(inputs["tokens"], lengths_of(real))}
 
 
-def _losses(model: Any, inputs: Mapping[str, Any], real: Bool[np.ndarray, "B T"]) -> list[Check]:
+def _losses(
+    model: Encoder | DecoderSequenceClassifier,
+    inputs: Mapping[str, np.ndarray],
+    real: Bool[np.ndarray, "B T"],
+) -> list[Check]:
     """Returns the laws of the loss that trains a model, if it has one."""
     if isinstance(model, ReplacedTokenDetector) or type(model) is Encoder:
         return []
@@ -100,10 +106,12 @@ def _losses(model: Any, inputs: Mapping[str, Any], real: Bool[np.ndarray, "B T"]
     return loss_checks(model, _loss, {**inputs, "labels": labels}, real)
 
 
-def _loss(model: Any, batch: Any, real: Array) -> dict[str, Any]:
+def _loss(
+    model: Encoder | DecoderSequenceClassifier, batch: Given, real: Array
+) -> dict[str, Array]:
     types, labels = batch.get("types", jnp.zeros_like(batch["tokens"])), batch["labels"]
     given = {"tokens": batch["tokens"], "lengths": lengths_of(real), "types": types}
-    objective: Any
+    objective: Objective
     if isinstance(model, EncoderForMaskedLM):
         objective = objectives.masked_lm()
         given |= {
@@ -114,7 +122,9 @@ def _loss(model: Any, batch: Any, real: Array) -> dict[str, Any]:
         }
     elif isinstance(model, TokenClassifier):
         objective, given["labels"] = objectives.token_classification(), jnp.where(real, labels, -1)
-    elif model.labels.kernel.shape[-1] == 1:
+    elif isinstance(model, SequenceClassifier | DecoderSequenceClassifier) and (
+        model.labels.kernel.shape[-1] == 1
+    ):
         objective, given["labels"] = objectives.regression(), labels[:, 0].astype(jnp.float32)
     else:
         objective, given["labels"] = objectives.sequence_classification(), labels[:, 0]

@@ -1,7 +1,5 @@
 """Image models, and two towers of images and texts."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -41,13 +39,13 @@ def image_checks(model: VisionEncoder) -> list[Check]:
     ]
 
 
-def _layers(model: Any, images: Array) -> dict[str, Array]:
+def _layers(model: VisionEncoder, images: Array) -> dict[str, Array]:
     layers = Layers()
     VisionEncoder.__call__(model, images, on_hidden=layers)
     return layers.states
 
 
-def _loss(model: Any, batch: Any, _: None) -> dict[str, Any]:
+def _loss(model: ImageClassifier, batch: dict[str, Array], _: None) -> dict[str, Array]:
     return named_sums(objectives.image_classification()(model, batch, None))
 
 
@@ -68,6 +66,6 @@ def two_tower_checks(model: TwoTowers) -> list[Check]:
     return [check for outputs, real in towers for check in row_checks(outputs, None, real)]
 
 
-def _texts(model: Any, tokens: Array, real: Array | None = None) -> dict[str, Array]:
+def _texts(model: TwoTowers, tokens: Array, real: Array | None = None) -> dict[str, Array]:
     real = jnp.ones(tokens.shape, bool) if real is None else real
     return {"texts": spread(model.embed_texts(tokens, lengths_of(real)), tokens.shape[1])}

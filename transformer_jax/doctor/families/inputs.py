@@ -1,7 +1,7 @@
 """Small random inputs for the laws, hidden states by layer, and sums of objectives."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +11,8 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.models.config import ImageConfig
 
 __all__ = ["Layers", "Texts", "lengths_of", "named_sums", "random_images", "random_texts", "spread"]
+
+Number = TypeVar("Number", Array, float)
 
 ROWS, LENGTH, SHORTEST = 4, 12, 4
 
@@ -82,7 +84,7 @@ def spread(scores: Float[Array, "B *T V"], T: int) -> Float[Array, "B {T} V"]:
     return jnp.broadcast_to(scores[:, None], (len(scores), T, scores.shape[-1]))
 
 
-def named_sums(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+def named_sums(sums: Mapping[str, tuple[Number, Number]]) -> dict[str, Number]:
     """Returns the sums and weights of an objective by name.
 
     Example:
@@ -108,17 +110,17 @@ class Layers:
 
     Example:
         >>> layers = Layers("encoder")
-        >>> layers(0.0), layers(1.0)
+        >>> layers(jnp.zeros(2)), layers(jnp.ones(2))
         (None, None)
-        >>> layers.states
-        {'encoder embeddings': 0.0, 'encoder layer 1': 1.0}
+        >>> list(layers.states)
+        ['encoder embeddings', 'encoder layer 1']
     """
 
     def __init__(self, side: str = ""):
-        self.states: dict[str, Any] = {}
+        self.states: dict[str, Array] = {}
         self._side = f"{side} " if side else ""
 
-    def __call__(self, hidden: Any) -> None:
+    def __call__(self, hidden: Array) -> None:
         """Stores the states of the next layer."""
         n = len(self.states)
         self.states[f"{self._side}layer {n}" if n else f"{self._side}embeddings"] = hidden

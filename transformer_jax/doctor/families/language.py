@@ -1,7 +1,5 @@
 """Language models: decoders, and n-gram models."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -47,17 +45,17 @@ def decoder_checks(model: Decoder) -> list[Check]:
     ]
 
 
-def _logits(model: Any, tokens: Array) -> dict[str, Array]:
+def _logits(model: Decoder, tokens: Array) -> dict[str, Array]:
     return {"logits": few(model.logits(model.hidden(None, tokens)))}
 
 
-def _layers(model: Any, tokens: Array) -> dict[str, Array]:
+def _layers(model: Decoder, tokens: Array) -> dict[str, Array]:
     layers = Layers()
     model.hidden(None, tokens, on_hidden=layers)
     return layers.states
 
 
-def _loss(model: Any, batch: Any, real: Array) -> dict[str, Any]:
+def _loss(model: Decoder, batch: dict[str, Array], real: Array) -> dict[str, Array]:
     tokens = batch["tokens"]
     # No token follows the last one.
     weights = jnp.pad(real[:, 1:], ((0, 0), (0, 1))).astype(jnp.float32)
@@ -83,7 +81,9 @@ def ngram_checks(model: NgramModel) -> list[Check]:
                 likely[:, t, n] = _probabilities(model, text)[:, -1]
         return likely
 
-    def step(token: Int[np.ndarray, " B"], history: Any) -> tuple[Any, Any]:
+    def step(
+        token: Int[np.ndarray, " B"], history: Int[np.ndarray, "B t"]
+    ) -> tuple[np.ndarray, np.ndarray]:
         history = np.concatenate([history, token[:, None]], axis=1)
         return np.stack([model.distribution(row)[follow] for row in history.tolist()]), history
 

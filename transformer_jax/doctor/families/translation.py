@@ -1,9 +1,7 @@
 """Encoder-decoders of texts, features and images."""
 
-from typing import Any
-
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from transformer_jax.doctor.checks import (
     Check,
@@ -24,14 +22,18 @@ from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
 from transformer_jax.doctor.search import search_check
 from transformer_jax.models.captioner import Captioner
-from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.training import objectives
 
 __all__ = ["captioner_checks", "translator_checks"]
 
+Translator = TransformerEncoderDecoder | RecurrentEncoderDecoder
+Given = dict[str, Array]  # a batch
 
-def translator_checks(model: Any) -> list[Check]:
+
+def translator_checks(model: Translator) -> list[Check]:
     """Returns the laws of a translator or speech recognizer, a Transformer or recurrent."""
     config = model.config
     target, real = random_texts(config.decoder().vocab_size, config.max_length)
@@ -66,7 +68,7 @@ def translator_checks(model: Any) -> list[Check]:
     ]
 
 
-def _sights(config: Any, real: Any) -> dict[str, Sight]:
+def _sights(config: ModelConfig, real: Bool[np.ndarray, "B T"]) -> dict[str, Sight]:
     """The keys that are visible in each attention layer of a translator."""
     if isinstance(config, RecurrentConfig):
         has_none = config.attention.score == "none"
@@ -79,32 +81,36 @@ def _sights(config: Any, real: Any) -> dict[str, Sight]:
     }
 
 
-def _conditions(inputs: Any, real: Array) -> dict[str, Any]:
+def _conditions(inputs: Given, real: Array) -> Given:
     return {"source": inputs["source"], "source_lengths": lengths_of(real)}
 
 
-def _translated(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
+def _translated(model: Translator, inputs: Given, real: Array) -> dict[str, Array]:
     given = _conditions(inputs, real)
     logits = few(model.logits(model.hidden(given, inputs["target"])))
     return {"encoder": model.encoded(given).states, "logits": logits}
 
 
-def _translator_layers(model: Any, inputs: Any, real: Array) -> dict[str, Array]:
+def _translator_layers(
+    model: TransformerEncoderDecoder, inputs: Given, real: Array
+) -> dict[str, Array]:
     return _layers(model, _conditions(inputs, real), inputs["target"])
 
 
-def _layers(model: Any, given: dict[str, Any], target: Array) -> dict[str, Array]:
+def _layers(
+    model: TransformerEncoderDecoder | Captioner, given: Given, target: Array
+) -> dict[str, Array]:
     encoder, decoder = Layers("encoder"), Layers("decoder")
     encoded = model.encoded({**given, "on_hidden": encoder})
     model.as_decoder().hidden(encoded, target, on_hidden=decoder)
     return encoder.states | decoder.states
 
 
-def _translator_maps(model: Any, inputs: Any, real: Array) -> Any:
+def _translator_maps(model: Translator, inputs: Given, real: Array) -> dict[str, Array]:
     return model.attention_maps(inputs["source"], inputs["target"], lengths_of(real))
 
 
-def _translation(model: Any, batch: Any, real: Array) -> dict[str, Any]:
+def _translation(model: Translator, batch: Given, real: Array) -> dict[str, Array]:
     given = {
         "inputs": _conditions(batch, real),
         "target": batch["target"],
@@ -141,17 +147,17 @@ def captioner_checks(model: Captioner) -> list[Check]:
     ]
 
 
-def _captioned(model: Any, inputs: Any) -> dict[str, Array]:
+def _captioned(model: Captioner, inputs: Given) -> dict[str, Array]:
     given = {"images": inputs["images"]}
     logits = few(model.logits(model.hidden(given, inputs["target"])))
     return {"encoder": model.encoded(given).states, "logits": logits}
 
 
-def _captioner_layers(model: Any, inputs: Any) -> dict[str, Array]:
+def _captioner_layers(model: Captioner, inputs: Given) -> dict[str, Array]:
     return _layers(model, {"images": inputs["images"]}, inputs["target"])
 
 
-def _caption(model: Any, batch: Any, _: None) -> dict[str, Any]:
+def _caption(model: Captioner, batch: Given, _: None) -> dict[str, Array]:
     given = {
         "inputs": {"images": batch["images"]},
         "target": batch["target"],
