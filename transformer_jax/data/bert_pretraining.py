@@ -235,7 +235,7 @@ class BertPretrainingPlan:
         """The length of each text, including a second part for those that need one."""
         sizes = self._texts.lengths
         if self._objective != "nsp":
-            return np.maximum(sizes, 1 if self._objective == "none" else 2)
+            return np.asarray(np.maximum(sizes, 1 if self._objective == "none" else 2))
         return np.where(np.diff(self._texts.texts) == 1, np.minimum(2 * sizes, room), sizes)
 
     def _parts(self, text: int, epoch: int, changed: bool, room: int) -> Sequence[np.ndarray]:

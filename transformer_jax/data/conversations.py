@@ -87,7 +87,7 @@ def _conversations(
                 yield Conversation(messages, where)
 
 
-def _messages(row: dict[str, Any], path: str | Path, number: int) -> list[Message]:
+def _messages(row: dict[str, object], path: str | Path, number: int) -> list[Message]:
     """Returns the messages of a line.
 
     Raises:
@@ -126,7 +126,7 @@ def _messages(row: dict[str, Any], path: str | Path, number: int) -> list[Messag
     return messages
 
 
-def check_asked(messages: Any) -> list[Message]:
+def check_asked(messages: object) -> list[Message]:
     """Returns the messages of a conversation that ends with a message to answer.
 
     Raises:
@@ -144,7 +144,7 @@ def check_asked(messages: Any) -> list[Message]:
     return checked
 
 
-def check_answered(messages: Any) -> list[Message]:
+def check_answered(messages: object) -> list[Message]:
     """Returns the messages of a conversation that ends with a non-empty answer.
 
     Raises:
@@ -166,7 +166,7 @@ def check_answered(messages: Any) -> list[Message]:
     return checked
 
 
-def check_messages(messages: Any) -> list[Message]:
+def check_messages(messages: object) -> list[Message]:
     """Returns the messages of a conversation, each with a known role and text.
 
     Raises:

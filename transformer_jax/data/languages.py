@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.json_types import Json
 
 __all__ = ["DEFAULT_DIRECTION", "Direction", "Frame", "LanguageTags"]
 
@@ -204,7 +205,7 @@ class LanguageTags:
             return True
         return direction in self.directions
 
-    def to_dict(self, name: Callable[[int], str]) -> dict[str, Any]:
+    def to_dict(self, name: Callable[[int], str]) -> dict[str, Json]:
         """Returns the form to store, in which ids are replaced by token names.
 
         Args:
@@ -216,7 +217,7 @@ class LanguageTags:
 
         templates = {key: [*map(named, getattr(self, key))] for key in _TEMPLATES}
         tags = {language: name(id) for language, id in self.tags.items()}
-        rest: dict[str, Any] = {
+        rest: dict[str, Json] = {
             key: list(value)
             for key in ("sources", "targets")
             if (value := getattr(self, key)) is not None

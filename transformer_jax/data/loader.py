@@ -1,17 +1,17 @@
 """Batches of arrays from a store and a plan, prefetched in a background thread."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, SupportsInt, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.store import PairStore, TokenStore
 
 __all__ = ["Batch", "BatchSource", "Rows", "batches", "make_batch", "pad_rows", "prefetched"]
 
-Batch = dict[str, Any]  # of arrays, may be nested
+Batch = dict[str, PyTree]  # of arrays, may be nested
 Made = TypeVar("Made")
 Rows = Callable[[int], np.ndarray]
 """A function from the number of rows of the global batch to the indices of this process's rows."""
@@ -132,7 +132,7 @@ class _Steps:
         # Grain counts with C integers; no run takes this many steps.
         return 2**48 if self._stop is None else self._stop
 
-    def __getitem__(self, step: Any) -> Any:
+    def __getitem__(self, step: SupportsInt) -> Any:
         return self._plan.batch(int(step))
 
 

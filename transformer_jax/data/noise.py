@@ -288,4 +288,4 @@ def _poisson_lengths(
 def _inside(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The positions in spans, in order."""
     offsets = np.repeat(np.cumsum(lengths) - lengths - begins, lengths)
-    return np.arange(int(lengths.sum())) - offsets
+    return np.asarray(np.arange(int(lengths.sum())) - offsets)

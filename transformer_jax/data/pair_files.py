@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.task_progress import log
 from transformer_jax.data import aligned, tables
 from transformer_jax.data.bad_rows import BadRows
@@ -89,7 +90,7 @@ def named_files(pairs: Sequence[str], where: str) -> dict[Direction, str]:
     return found
 
 
-def is_table(pairs: Any) -> bool:
+def is_table(pairs: object) -> bool:
     """Returns whether the value of a setting is a table of pairs.
 
     Example:
@@ -186,7 +187,7 @@ def _is_named(item: str) -> bool:
     return bool(equals) and not {"/", ".", ","} & {*name} and not pathlib.Path(item).exists()
 
 
-def _items(part: Any, path: str, where: str) -> tuple[str, ...]:
+def _items(part: Json, path: str, where: str) -> tuple[str, ...]:
     folder = os.path.dirname(path)
     found = []
     for name, files in part.items() if isinstance(part, dict) else [("", None)]:

@@ -58,7 +58,7 @@ class CompletionStore:
     @property
     def lengths(self) -> Int[np.ndarray, " n"]:
         """Number of tokens in the longer row of each example."""
-        return self.store.lengths.reshape(-1, SIDES).max(1)
+        return np.asarray(self.store.lengths.reshape(-1, SIDES).max(1))
 
     def batch(self, items: BatchPlan, pad: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a batch; empty rows have length 0.

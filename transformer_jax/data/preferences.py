@@ -17,7 +17,7 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -227,7 +227,7 @@ def read_preferences(
     return found
 
 
-def _add(found: Preferences, row: dict[str, Any], number: int, prepare: Preparation) -> None:
+def _add(found: Preferences, row: dict[str, object], number: int, prepare: Preparation) -> None:
     """Adds a line to preferences."""
     path, kind = found.name, found.kind
     hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
@@ -247,7 +247,7 @@ def _add(found: Preferences, row: dict[str, Any], number: int, prepare: Preparat
     found.lines.append(number)
 
 
-def _prompt(row: dict[str, Any], path: str | pathlib.Path, number: int, hint: str) -> Prompt:
+def _prompt(row: dict[str, object], path: str | pathlib.Path, number: int, hint: str) -> Prompt:
     """The prompt of a line: the text ``prompt``, or a conversation to answer."""
     if "messages" not in row and not isinstance(row.get("prompt"), list):
         return text_field(row, "prompt", path, number, hint)
@@ -260,7 +260,7 @@ def _prompt(row: dict[str, Any], path: str | pathlib.Path, number: int, hint: st
 
 
 def _answer(
-    row: dict[str, Any], name: str, path: str | pathlib.Path, number: int, hint: str
+    row: dict[str, object], name: str, path: str | pathlib.Path, number: int, hint: str
 ) -> str:
     """The text of an answer, which may be given as a list with one message."""
     given = row.get(name)

@@ -4,15 +4,18 @@ import dataclasses
 import functools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import json_kind
 from transformer_jax.data.text import read_lines
 
 __all__ = ["Questions", "SquadAnswer", "read_questions"]
+
+Kind = TypeVar("Kind")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +94,7 @@ def read_questions(
     return found
 
 
-def _rows(whole: Any, path: str, bad: RowErrors) -> Iterator[tuple[str, Any, str]]:
+def _rows(whole: Json, path: str, bad: RowErrors) -> Iterator[tuple[str, Json, str]]:
     """Yields each question with its paragraph, and a name for messages before its id is read."""
     for i, article in enumerate(_list(whole, "data", path), 1):
         with bad:
@@ -104,8 +107,8 @@ def _rows(whole: Any, path: str, bad: RowErrors) -> Iterator[tuple[str, Any, str
                         yield context, row, f"{within}, question {k}"
 
 
-def _answers(row: dict[str, Any], context: str, place: str) -> list[SquadAnswer]:
-    if row.get("is_impossible"):
+def _answers(row: Json, context: str, place: str) -> list[SquadAnswer]:
+    if isinstance(row, dict) and row.get("is_impossible"):
         return []
     found = [
         SquadAnswer(_field(item, "text", str, place), _field(item, "answer_start", int, place))
@@ -143,11 +146,11 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _list(row: Any, key: str, place: str) -> list[Any]:
+def _list(row: Json, key: str, place: str) -> list[Json]:
     return _field(row, key, list, place)
 
 
-def _field(row: Any, key: str, kind: type, place: str) -> Any:
+def _field(row: Json, key: str, kind: type[Kind], place: str) -> Kind:
     if not isinstance(row, dict) or key not in row:
         have = ", ".join(map(repr, row)) if isinstance(row, dict) else json_kind(row)
         raise DataError(

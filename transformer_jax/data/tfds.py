@@ -386,7 +386,7 @@ def _choose_fields(info: Any, fields: tuple[str, str] | None) -> tuple[str, str]
     return fields
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.backends import SENTINEL
 from transformer_jax.data.preparation import TextNormalization
 from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY
@@ -132,7 +133,7 @@ def skipped_ids(text: str) -> frozenset[int] | None:
     return frozenset(one["id"] for one in file.get("added_tokens") or () if one.get("special"))
 
 
-def _has_byte_fallback(decoder: Any) -> bool:
+def _has_byte_fallback(decoder: Json) -> bool:
     if not isinstance(decoder, dict):
         return False
     parts = decoder.get("decoders", ())

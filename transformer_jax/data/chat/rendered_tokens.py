@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Encoding
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.chat.template import ChatTemplate
@@ -122,7 +123,7 @@ class _Parts:
         self.spans: list[np.ndarray] = []
         self.parts: list[tuple[int, int]] = []
 
-    def add(self, chunk: _Chunk, encoding: Any) -> None:
+    def add(self, chunk: _Chunk, encoding: Encoding) -> None:
         if chunk.fresh:
             self.parts.append((chunk.begin, len(self.ids)))
         self.ids += encoding.ids

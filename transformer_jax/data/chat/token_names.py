@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.files import read_file
 
 __all__ = ["TOKEN_NAMES", "read_object", "read_template", "token_names", "tokens_of"]
@@ -48,13 +48,13 @@ def token_names(folder: Path) -> dict[str, str] | None:
     kind = str((read_object(config) if config.is_file() else {}).get("model_type") or "")
     if not said and not kind:
         return None
-    fields: dict[str, Any] = {}
+    fields: dict[str, Json] = {}
     for part in said:
         fields |= {key: one for key, one in part.items() if one is not None or key not in fields}
     return tokens_of(fields, kind)
 
 
-def tokens_of(fields: Mapping[str, Any], kind: str = "") -> dict[str, str]:
+def tokens_of(fields: Mapping[str, Json], kind: str = "") -> dict[str, str]:
     """Returns the special tokens defined by a tokenizer's settings.
 
     Args:
@@ -79,7 +79,7 @@ def tokens_of(fields: Mapping[str, Any], kind: str = "") -> dict[str, str]:
     return found
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Json]:
     """Returns the JSON object in a file; empty if it contains anything else.
 
     Raises:

@@ -2,11 +2,11 @@
 
 import io
 import warnings
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from transformer_jax.core.errors import DataError
 
@@ -101,7 +101,7 @@ def decode(
     return pixels[..., None] if channels == 1 else pixels
 
 
-def _opened(content: bytes | BinaryIO, where: str, max_pixels: int) -> Any:
+def _opened(content: bytes | BinaryIO, where: str, max_pixels: int) -> ImageFile.ImageFile:
     file = io.BytesIO(content) if isinstance(content, bytes) else content
     try:
         picture = Image.open(file, formats=FORMATS)
@@ -122,7 +122,7 @@ def _opened(content: bytes | BinaryIO, where: str, max_pixels: int) -> Any:
     return picture
 
 
-def _in_mode(picture: Any, mode: str) -> Any:
+def _in_mode(picture: Image.Image, mode: str) -> Image.Image:
     """Converts a picture to RGB or grey; see :func:`decode`."""
     if picture.mode.startswith("I"):
         wide = np.asarray(picture).astype(np.int64).clip(0, 65_535)
@@ -141,7 +141,7 @@ def _in_mode(picture: Any, mode: str) -> Any:
     )
 
 
-def _scale_transparent_grey(picture: Any, where: str) -> None:
+def _scale_transparent_grey(picture: ImageFile.ImageFile, where: str) -> None:
     """Scales the transparent shade of a PNG with 2 or 4 bits as Pillow scales its pixels.
 
     Raises:

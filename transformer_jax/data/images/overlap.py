@@ -1,9 +1,10 @@
 """Pictures of one part of a data set that also occur in another part."""
 
 import hashlib
+import io
 import os
-from collections.abc import Callable
-from typing import IO, Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.storage.copies import local_file
@@ -11,6 +12,8 @@ from transformer_jax.data.images.sources import ArrayPictures, PictureFiles
 from transformer_jax.data.images.tables import ImageTable
 
 __all__ = ["overlap"]
+
+Found = TypeVar("Found")
 
 _END = 4096  # bytes at the end of a file, which few files of one size share
 
@@ -48,23 +51,23 @@ def overlap(train: ImageTable, part: ImageTable) -> str:
     return f"{part.name}: {len(rows[1]):,} of {count} are also in the training data"
 
 
-def _size(pictures: PictureFiles, row: int) -> Any:
+def _size(pictures: PictureFiles, row: int) -> int:
     return _read(pictures, row, lambda file: file.seek(0, os.SEEK_END))
 
 
-def _end(pictures: PictureFiles, row: int) -> Any:
-    def read(file: IO[bytes]) -> bytes:
+def _end(pictures: PictureFiles, row: int) -> bytes:
+    def read(file: io.BufferedReader) -> bytes:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
         return file.read()
 
     return _read(pictures, row, read)
 
 
-def _content(pictures: PictureFiles, row: int) -> Any:
+def _content(pictures: PictureFiles, row: int) -> bytes:
     return _read(pictures, row, lambda file: hashlib.file_digest(file, "sha256").digest())
 
 
-def _read(pictures: PictureFiles, row: int, read: Callable[[Any], Any]) -> Any:
+def _read(pictures: PictureFiles, row: int, read: Callable[[io.BufferedReader], Found]) -> Found:
     try:
         with open(local_file(pictures.paths[row]), "rb") as file:
             return read(file)
@@ -72,13 +75,13 @@ def _read(pictures: PictureFiles, row: int, read: Callable[[Any], Any]) -> Any:
         raise DataError(f"{pictures.where(row)}: {error.strerror or error}") from None
 
 
-def _pixels(pictures: ArrayPictures, row: int) -> Any:
+def _pixels(pictures: ArrayPictures, row: int) -> tuple[tuple[int, ...], bytes]:
     pixels = pictures[row]
     return pixels.shape, hashlib.sha256(pixels.tobytes()).digest()
 
 
 # Values that equal pictures share, the cheapest first; only equal pictures share all of them.
-_KEYS: dict[type, tuple[Callable[[Any, int], Any], ...]] = {
+_KEYS: dict[type, tuple[Callable[[Any, int], Hashable], ...]] = {
     PictureFiles: (_size, _end, _content),
     ArrayPictures: (_pixels,),
 }

@@ -80,5 +80,5 @@ class Preprocessing(Configuration, group="preprocessing"):
         scaled = (np.arange(256) * self.scale).astype(np.float32)[:, None]
         table = (scaled - mean) / std
         if table.shape[1] == 1:
-            return table[:, 0][pixels]
+            return np.asarray(table[:, 0][pixels])
         return np.stack([table[:, i][pixels[..., i]] for i in range(table.shape[1])], axis=-1)

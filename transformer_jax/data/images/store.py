@@ -9,7 +9,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, SupportsInt
 
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
@@ -85,7 +85,11 @@ class ImageStore:
     """
 
     def __init__(
-        self, source: PictureSource, form: Pictures, array: Any = None, name: str = "pictures"
+        self,
+        source: PictureSource,
+        form: Pictures,
+        array: np.ndarray | None = None,
+        name: str = "pictures",
     ):
         self.form, self._source, self._array, self._name = form, source, array, name
 
@@ -97,7 +101,7 @@ class ImageStore:
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: Any) -> UInt8[np.ndarray, "S S C"]:
+    def __getitem__(self, index: SupportsInt) -> UInt8[np.ndarray, "S S C"]:
         if self._array is not None:
             return np.asarray(self._array[int(index)])
         return self.form.square(self._source, int(index))
@@ -134,7 +138,10 @@ class ImageStore:
         return images
 
     def of_items(
-        self, items: Any, rows: Int[np.ndarray, " count"], change: Augmentation | None = None
+        self,
+        items: Any,
+        rows: Int[np.ndarray, " count"],
+        change: Augmentation | None = None,
     ) -> tuple[Int[np.ndarray, " B"], Float32[np.ndarray, "B height width C"]]:
         """Returns the examples of a batch, and their pictures.
 

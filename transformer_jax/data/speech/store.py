@@ -41,12 +41,12 @@ class SpeechStore:
     @property
     def source_lengths(self) -> Int[np.ndarray, " count"]:
         """Number of positions of each recording."""
-        return -(-self.features.frames[self.kept] // self.stacked_frames)
+        return np.asarray(-(-self.features.frames[self.kept] // self.stacked_frames))
 
     @property
     def target_lengths(self) -> Int[np.ndarray, " count"]:
         """Number of tokens of each text, including its end token."""
-        return self.target.lengths[self.kept]
+        return np.asarray(self.target.lengths[self.kept])
 
 
 def build_speech_store(
