@@ -194,6 +194,8 @@ def test_evaluate_names_the_flags_that_a_run_has(tmp_path, capfd):
             ["train", "tiny", "--data.valid", "a"],
             "no flag --data.valid: there are --data.valid.source, --data.valid.target, --data.",
         ),
+        (["train", "char", "--resum"], "char has no flag --resum: did you mean --resume?"),
+        (["train", "char", "--plam", "h200:8"], "no flag --plam: did you mean --plan?"),
         (
             ["train", "char", "--data.source", "a"],
             "train char has no flag --data.source, which is for a translator or a recurrent",

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 NOTE = "--version prints the version."
 
+# Flags that are no settings, and taken before the others: suggested for a misspelled one.
+_OF_EVERY_RUN = ("config", "plan", "resume")
 _LISTED = 8  # allowed words that an error lists
 
 Runs = Mapping[str, tuple[str, Any]]
@@ -77,7 +79,8 @@ def asked_run(
     about, named = runs[name]
     known = flags_of(type(named))
     given = [name, *current_flags(command, given[1:], known)]
-    check_flags(f"{command} {name}", known, given[1:], f"{program} {name}", _recipes_with)
+    see = f"{program} {name}"
+    check_flags(f"{command} {name}", [*known, *_OF_EVERY_RUN], given[1:], see, _recipes_with)
     given = [name, *together(type(named), given[1:])]
     described = about
     if {"-h", "--help"} & {*given}:
