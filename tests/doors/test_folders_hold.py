@@ -71,7 +71,10 @@ def _named(name: str, folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("transformer_jax.inference.folder_generation.log", lines.append)
         uses.USES[name].call(model, uses.TEXT)
-    assert any("not apply num_beams 3, repetition_penalty 1.5 of" in line for line in lines)
+    assert len(lines) == 1
+    assert "this search does not apply " in lines[0]
+    assert "repetition_penalty 1.5" in lines[0]
+    assert "applies " in lines[0] or "give " in lines[0]
 
 
 def _keys(file: str) -> Callable[[str, Path], None]:

@@ -72,10 +72,6 @@ OPTIMIZERS = {
 }
 
 
-# Their updates depend on the loss of this step alone, so all of them do in one step.
-QUICK = ("polyak",)
-
-
 def by_hand(tx, steps):
     """Trained and evaluated parameters after some steps of Optax alone, on one device."""
     batch = jax.tree.map(jnp.asarray, line_task().train.make_batch(np.arange(16)))
@@ -106,7 +102,7 @@ def arrays(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-@pytest.mark.quick(*QUICK)
+@pytest.mark.quick("polyak")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_is_what_optax_does_alone(tmp_path, name):
     tx = OPTIMIZERS[name]
