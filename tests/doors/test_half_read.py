@@ -64,8 +64,10 @@ def test_what_a_conversation_cannot_do_without_is_refused(row, said, tmp_path):
         list(read_conversations(path))
 
 
-def test_the_weight_of_a_message_is_refused(tmp_path):
+def test_the_weight_of_a_message_is_refused_unless_it_is_learned(tmp_path):
     path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"messages": [CHAT[0], CHAT[1] | {"weight": 1}]}))
+    assert len(list(read_conversations(path))) == 1
     path.write_text(json.dumps({"messages": [CHAT[0], CHAT[1] | {"weight": 0}]}))
-    with pytest.raises(DataError, match="a message has a weight, which is not read"):
+    with pytest.raises(DataError, match="a message has a weight other than 1, and"):
         list(read_conversations(path))

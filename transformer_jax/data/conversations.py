@@ -118,10 +118,10 @@ def _messages(row: dict[str, object], path: str | Path, number: int) -> list[Mes
         raise DataError(f"{where}: {error}") from None
     if all(message["role"] != "assistant" for message in messages):
         raise DataError(f"{where}: no assistant message: there is nothing to learn")
-    if any("weight" in message for message in messages):
+    if any(message.get("weight", 1) != 1 for message in messages):
         raise DataError(
-            f"{where}: a message has a weight, which is not read, as every answer is learned: "
-            f"leave it out, or end the conversation before it"
+            f"{where}: a message has a weight other than 1, and every answer is learned: leave it "
+            f"out, or end the conversation before it"
         )
     return messages
 

@@ -232,6 +232,12 @@ def test_bad_pictures_name_file_and_line(tmp_path):
         ("a.csv", "file,label\na.png\n", "a.csv:2: 1 column, but 2 are needed"),
         ("a.csv", 'file,label\n"a.png,cat\n', "a.csv:2: not CSV"),
         ("a.csv", "file,word\na.png,cat\n", "a.csv:1: no column of 'label'.* data.read.text"),
+        (
+            "a.csv",
+            "file;label\na.png;cat\n",
+            "a.csv:1: one column, 'file;label': .* commas",
+        ),
+        ("a.tsv", "file,label\na.png,cat\n", "a.tsv:1: one column, 'file,label': .* tabs"),
         ("a.jsonl", "{}", "a.jsonl:1: no field of 'file_name'"),
         ("a.jsonl", '{"file": 3, "label": "cat"}', "a.jsonl:1: field 'file' is a number"),
         ("a.npy", "no array", "a.npy: no .npy or .npz"),
@@ -241,6 +247,12 @@ def test_bad_pictures_name_file_and_line(tmp_path):
 def test_bad_tables_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     refused(tmp_path / name, message)
+
+
+def test_blanks_around_the_name_of_a_file_are_no_part_of_it(tmp_path):
+    (tmp_path / "a.csv").write_text("file , label\n a.png , cat\na.png, dog\n")
+    table = read_images(str(tmp_path / "a.csv"))
+    assert (table.keys, table.texts, table.rows.tolist()) == (["a.png"], ["cat", "dog"], [0, 0])
 
 
 def test_bad_folders_and_arrays_are_refused(tmp_path, classes):

@@ -205,7 +205,7 @@ def _table(
     for number, file, said in lines(path, suffix, columns, flag, bad):
         with bad:
             place = f"{path}:{number}"
-            if not file.strip():
+            if not (file := file.strip()):
                 raise DataError(f"{place}: no picture: the line needs the name of a file")
             listed = listed_path(file, folder, place)
             prepared = [prepare.line(one) for one in said]
@@ -236,6 +236,9 @@ def _rows(
     rows = (row for row in every if any(map(str.strip, row[1])))
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
+    if len(names) == 1:
+        mark = "commas" if suffix == ".csv" else "tabs"
+        raise DataError(f"{path}:{number}: one column, {names[0]!r}: separate columns by {mark}")
     choices = (columns.choose_image, columns.choose_text)
     used = [choose(names, f"{path}:{number}", "column") for choose in choices]
     places = [names.index(name) for name in used]
