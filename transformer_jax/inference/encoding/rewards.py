@@ -87,10 +87,10 @@ class RewardRunner(TaskRunner):
                 parts[i] = self._of_conversation(i, text)
         rows = self._rows([parts[i] for i in range(len(texts))])
         cut = sum(len(row) < sum(map(len, parts[i])) for i, row in enumerate(rows))
-        self._tell(cut, list(map(_text_of, texts)))
         flat = np.array([id for row in rows for id in row], id_dtype(self._tokenizer))
         lengths = np.array([len(row) for row in rows], np.int64)
         examples = EncodedExamples(TokenStore(flat, row_offsets(lengths)), lengths)
+        self._tell(cut, examples, list(map(_text_of, texts)))
         return self.rows(examples)[:, 0]
 
     def _rows(self, parts: Sequence[_Parts]) -> list[list[int]]:

@@ -201,17 +201,24 @@ class TaskRunner:
         examples, cut = encode_sentences(
             texts, seconds, self._tokenizer, self._length, self._template, self._odd_token
         )
-        self._tell(cut, texts, seconds)
+        self._tell(cut, examples, texts, seconds)
         nothing = np.flatnonzero(examples.store.lengths == 0)
         if len(nothing):
             raise NoTokensError(int(nothing[0]))
         return self.rows(examples)
 
-    def _tell(self, cut: int, texts: Sequence[str], seconds: Sequence[str] | None = None) -> None:
+    def _tell(
+        self,
+        cut: int,
+        examples: EncodedExamples,
+        texts: Sequence[str],
+        seconds: Sequence[str] | None = None,
+    ) -> None:
         """Counts texts that were truncated, and texts with unknown text."""
         # A context may be that of many questions.
         read = [*texts, *dict.fromkeys(seconds or ())]
-        self.counts.update(cut=cut, unknown=unknown_texts(read, self._tokenizer))
+        unknown = unknown_texts(read, self._tokenizer, examples.store.ids)
+        self.counts.update(cut=cut, unknown=unknown)
 
     def rows(self, examples: EncodedExamples) -> Float[np.ndarray, "count V"]:
         """Returns the probabilities or the number of each example."""
@@ -227,7 +234,7 @@ class TaskRunner:
         words = list(map(self._prepared, words))
         out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
         tagged = encode_tagged(words, self._tokenizer, self._length, self._template)
-        self._tell(tagged.cut, list(map(" ".join, words)))
+        self._tell(tagged.cut, tagged.examples, list(map(" ".join, words)))
         for rows, scores in self._run(self.params, tagged.examples):
             best, worth = scores.argmax(-1), scores.max(-1)
             for row, number in enumerate(rows.tolist()):
@@ -256,7 +263,7 @@ class TaskRunner:
         spans = encode_questions(
             questions, contexts, self._tokenizer, *how, template=self._template
         )
-        self._tell(spans.cut, questions, contexts)
+        self._tell(spans.cut, spans.examples, questions, contexts)
         found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
         nothing = [float("inf")] * len(questions)
         for rows, scores in self._run(self.params, spans.examples):
