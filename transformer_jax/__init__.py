@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from transformer_jax.models.partition import merging
     from transformer_jax.models.presets import PRESETS
+    from transformer_jax.models.transformer.layers import Attention, register_mixer
     from transformer_jax.models.transformer.models import (
         Decoder,
         Encoder,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayPlan",
+    "Attention",
     "AttentionConfig",
     "ComputeConfig",
     "Data",
@@ -122,6 +124,7 @@ __all__ = [
     "merging",
     "objectives",
     "presets",
+    "register_mixer",
     "split",
     "tasks",
 ]
@@ -134,6 +137,8 @@ _MODULES = {
     "GenerationConfig": "decoding.generation_config",
     "attend": "functional.attention",
     "Mask": "functional.masks",
+    "Attention": "models.transformer.layers",
+    "register_mixer": "models.transformer.layers",
     "Decoder": "models.transformer.models",
     "Encoder": "models.transformer.models",
     "EncoderDecoder": "models.composed",

@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.commands import COMMANDS, PROGRAMS, load_command
 from transformer_jax.cli.flags import flag_types, flags_of
-from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.config_fields import Configuration, Registered
 
 __all__ = ["Completion", "flag_choices"]
 
@@ -59,7 +59,7 @@ def _tables() -> _Tables:
         if second:
             seconds.setdefault(first, []).append(second)
         each = flags.setdefault(words, {})
-        each |= dict.fromkeys(f"--{flag}" for flag in (*flags_of(kind), *extra, "help"))
+        each |= dict.fromkeys(f"--{flag}" for flag in (*flags_of(kind), *extra, "import", "help"))
         for flag, choices in flag_choices(kind).items():
             values[flag] = values.get(flag, {}) | dict.fromkeys(choices)
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -112,7 +112,7 @@ def _choices(hint: Any) -> Iterator[str]:
         yield from map(str, typing.get_args(hint))
         return
     for part in typing.get_args(hint):
-        yield from _choices(part)
+        yield from _choices(part.choices() if isinstance(part, Registered) else part)
 
 
 def _arms(tables: _Tables, command: str, second: str) -> list[tuple[list[str], list[str]]]:

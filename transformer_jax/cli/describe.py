@@ -382,7 +382,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
         shown = min(length, 32)
         plot_masks(masks, folder / "masks.png", length=shown)
         plot_masks(padded_masks(shown, [*masks], window), folder / "padding.png", length=shown)
-        if config.mixer.kind == "attention" and config.scores.scale is None:  # divides by √D_k
+        if config.mixer.attends and config.scores.scale is None:  # divides by √D_k
             own, size = config.attention, config.head_dim
             sizes = HeadSizes(shown, config.d_model, size, own.value_dim or size)
             plot_multi_head_attention(sizes, own.num_heads, folder / "attention.png")

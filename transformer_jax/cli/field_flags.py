@@ -21,6 +21,7 @@ from transformer_jax.core.config_fields import (
     Configuration,
     FieldError,
     Flag,
+    registry_of,
     check_fields,
     field_types,
 )
@@ -160,6 +161,8 @@ def _with_reader(kind: Any, name: str) -> Any:
 
 def _alternatives(kind: Any) -> list[Any]:
     """Returns the types of a union, without their ranges."""
+    if (registry := registry_of(kind)) is not None:
+        return [registry.choices()]
     if typing.get_origin(kind) is Annotated:
         return _alternatives(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (typing.Union, types.UnionType):

@@ -11,6 +11,7 @@ from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.resuming import resume_flags, unfinished
 from transformer_jax.cli.run_flags import asked_run, parse_flags
 from transformer_jax.cli.training import take_plan
+from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.storage.urls import url_of
 
@@ -37,7 +38,7 @@ def check_command(words: Sequence[str], devices: int, plan: str, *, files: bool)
     Raises:
         UserError: The command, its settings, the mesh or a file is refused.
     """
-    command, *arguments = words
+    command, *arguments = import_modules(words)
     if command not in families.COMMANDS or command in ("evaluate", "glue"):
         return
     if {"-h", "--help"} & {*arguments}:

@@ -9,6 +9,7 @@ from transformer_jax import __version__
 from transformer_jax.cli.commands import COMMANDS, GROUPS, PROGRAM, PROGRAMS, load_command
 from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.help import columns
+from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core import old_names
 from transformer_jax.core.errors import ConfigError
 
@@ -20,6 +21,11 @@ log = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = os.environ.get("TRANSFORMER_JAX_DEBUG", "0") not in ("", "0")
+    if given[:1] != ["launch"]:  # whose processes import them
+        failed = guarded(lambda: given.__setitem__(slice(None), import_modules(given)), debug=debug)
+        if failed:
+            return failed
     if given[:1] and given[0] in old_names.COMMANDS:
         old, given = given[0], [old_names.COMMANDS[given[0]], *given[1:]]
         log.warning("%s is now %s", old, given[0])
@@ -28,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rest = given if PROGRAMS[name] == "families" else given[1:]
         code: int = load_command(name)(rest)
         return code
-    debug = os.environ.get("TRANSFORMER_JAX_DEBUG", "0") not in ("", "0")
     with terminated("stopped by a signal"):
         return guarded(lambda: _run(name, given), debug=debug)
 
@@ -81,7 +86,10 @@ def _map() -> str:
              "look inside."]  # fmt: skip
     for title, group in GROUPS.items():
         parts.append(f"{title}:\n{columns(group.items())}")
-    parts.append("COMMAND --help shows the flags of a command; --version prints the version.")
+    parts.append(
+        "COMMAND --help shows the flags of a command; --version prints the version. Any command "
+        "takes\n--import MODULE, a Python module of yours to import first."
+    )
     return "\n\n".join(parts)
 
 

@@ -21,7 +21,7 @@ __all__ = ["NOTE", "AskedRun", "asked_run", "config_file", "near", "parse_flags"
 
 log = logging.getLogger(__name__)
 
-NOTE = "--version prints the version."
+NOTE = "--import MODULE imports your Python module first; --version prints the version."
 
 # Flags that are no settings, and taken before the others: suggested for a misspelled one.
 _OF_EVERY_RUN = ("config", "plan", "resume")

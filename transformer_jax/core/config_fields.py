@@ -36,12 +36,15 @@ __all__ = [
     "Positive",
     "Range",
     "Rate",
+    "Registered",
     "Seed",
     "Share",
+    "UnregisteredError",
     "check_fields",
     "field_problem",
     "field_types",
     "nearest",
+    "registry_of",
 ]
 
 
@@ -123,6 +126,33 @@ class Local:
         return "this command writes local files: name one, and copy it to the object store"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Registered:
+    """Marks a text as a name in a registry, which may grow while a program runs.
+
+    ``advice`` ends the message for a name that is not in it, and is like none that is.
+    """
+
+    names: Mapping[str, Any]
+    advice: str
+
+    def choices(self) -> Any:
+        """Returns the type of the names that are registered now."""
+        return Literal[tuple(self.names)]
+
+    def problem(self, value: Any) -> "FieldProblem | None":
+        """Returns why a value is no name in the registry; None if it is one.
+
+        Example:
+            >>> Registered({"a": 1, "b": 2}, "register it").problem("c")
+            FieldProblem(allowed='allowed are a, b; register it', kind=False)
+        """
+        unknown = field_problem(value, self.choices())
+        if unknown is None or "did you mean" in unknown.allowed:
+            return unknown
+        return FieldProblem(f"{unknown.allowed}; {self.advice}", False)
+
+
 Count = Annotated[int, Range(1)]
 Amount = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(above=0)]
@@ -169,6 +199,8 @@ def field_problem(value: object, kind: object, none: str = "None") -> FieldProbl
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
+        if (registry := registry_of(kind)) is not None:
+            return registry.problem(value)
         found = field_problem(value, parts[0], none)
         if found is None or (isinstance(value, float) and not math.isfinite(value)):
             rules = [part for part in parts[1:] if isinstance(part, Range | Local)]
@@ -201,6 +233,12 @@ def field_problem(value: object, kind: object, none: str = "None") -> FieldProbl
             fault = _fault_of_text(value) if known in (str, Path) else None
             return None if fault is None else FieldProblem(fault, False)
     return None
+
+
+def registry_of(kind: Any) -> Registered | None:
+    """Returns the registry of a field's type, if it has one."""
+    marks = typing.get_args(kind)[1:] if typing.get_origin(kind) is Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, Registered)), None)
 
 
 def nearest(value: object, choices: Iterable[object], path: str = "") -> str:
@@ -236,6 +274,10 @@ class FieldError(ConfigError):
     def __init__(self, path: str, fault: str):
         super().__init__(f"{path} {fault}")
         self.path, self.fault = path, fault
+
+
+class UnregisteredError(FieldError):
+    """A name that is in no registry yet: see :class:`Registered`."""
 
 
 class Configuration:
@@ -292,7 +334,8 @@ def check_fields(cls: Any, values: Mapping[str, object], none: str = "None") -> 
             path = _path(cls, name)
             hint = "" if "did you mean" in found.allowed else nearest(value, (), path)
             shown = repr(value)[:80] if found.kind else _shown(value)
-            raise FieldError(path, f"is {shown}: {found}{hint}")
+            kind = UnregisteredError if registry_of(field_types(cls)[name]) else FieldError
+            raise kind(path, f"is {shown}: {found}{hint}")
 
 
 @functools.cache

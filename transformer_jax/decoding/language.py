@@ -97,7 +97,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         check_indices(self.start.read(()), config.vocab_size, "the first token of texts is")
         special = special_tokens(tokenizer, config.vocab_size, ends)
         # Other mixers keep a state from which nothing can be removed.
-        self._resumes = config.mixer.kind == "attention"
+        self._resumes = config.mixer.attends
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 

@@ -23,7 +23,7 @@ from transformer_jax.functional.scores import ScaledDot, Score, Scores
 from transformer_jax.laws import Finding
 from transformer_jax.laws.attention import Kernel
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.transformer.layers import Attention
+from transformer_jax.models.transformer.layers import ATTENTIONS, Attention
 
 __all__ = ["kernel_checks", "kernels_of"]
 
@@ -93,10 +93,13 @@ def kernels_of(name: str) -> list[tuple[str, int]]:
 
 
 def attention_layers(model: nnx.Module) -> list[tuple[str, Attention]]:
-    """Returns the attention layers of a model with their paths, such as ``encoder/blocks/0``."""
-    found = []
+    """Returns the attention layers of a model with their paths, such as ``encoder/blocks/0``.
+
+    Layers of a registered class are left out: their formula need not be that of the laws.
+    """
+    found, registered = [], set(ATTENTIONS.values()) - {Attention}
     for path, module in nnx.iter_modules(model):
-        if isinstance(module, Attention):
+        if isinstance(module, Attention) and type(module) not in registered:
             found.append(("/".join(map(str, path)), module))
     return sorted(found, key=lambda item: [_number(part) for part in item[0].split("/")])
 

@@ -63,8 +63,8 @@ def map_checks(
         args: The arguments.
         sights: The visible keys, by name; missing names are not checked.
     """
-    mixer = getattr(getattr(getattr(model, "config", None), "mixer", None), "kind", "attention")
-    if mixer != "attention":  # only cross-attention exists
+    mixer = getattr(getattr(model, "config", None), "mixer", None)
+    if mixer is not None and not mixer.attends:  # only cross-attention exists
         sights = {name: sight for name, sight in sights.items() if name == "cross"}
     if not sights:
         return []

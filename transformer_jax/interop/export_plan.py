@@ -107,14 +107,14 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
         ConfigError: No family has this architecture; the message has the differences from the
             nearest.
     """
-    if fields is not None:
-        family = family_of(fields)
-        return ExportPlan(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
     if (kind := model.config.mixer.kind) != "attention":
         raise ConfigError(
             f"no Hugging Face model type has this architecture: mixer.kind {kind} instead of "
             f"attention"
         )
+    if fields is not None:
+        family = family_of(fields)
+        return ExportPlan(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
     model, first = _with_learned_encoder(model)
     nearest: tuple[int, str] | None = None
     for other, change in _ways(model):

@@ -169,7 +169,7 @@ def _check(config: TransformerConfig) -> None:
 
 def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:
     """Refuses settings that do not apply to ``mixer.kind``."""
-    if mixer.kind == "attention":
+    if mixer.attends:
         if config.feed_forward.d_ff < 1:
             raise ConfigError(f"feed_forward.d_ff is {config.feed_forward.d_ff}: at least 1")
         return

@@ -11,6 +11,7 @@ from transformer_jax.core.config_fields import (
     Positive,
     Range,
     Rate,
+    Registered,
 )
 from transformer_jax.core.errors import ConfigError
 
@@ -246,11 +247,16 @@ class ScoreConfig(Configuration, group="scores"):
             )
 
 
+# The kinds of mixers, and whether each is attention; :func:`.register_mixer` adds to them.
+MIXER_KINDS = {"attention": True, "recurrent": False, "convolution": False}
+_ADVICE = "register any other first: tj.register_mixer, in a module that --import names"
+
+
 @dataclasses.dataclass(frozen=True)
 class MixerConfig(Configuration, group="mixer"):
     """The layer that mixes positions; restricted attention is ``scores.sliding_window``."""
 
-    kind: Literal["attention", "recurrent", "convolution"] = "attention"  # mixer of every block
+    kind: Annotated[str, Registered(MIXER_KINDS, _ADVICE)] = "attention"  # mixer of every block
     cell: CellName = "lstm"  # cell of the recurrent mixer; an encoder's is bidirectional
     # Recurrent: gradients stop at every multiple of this many positions; None backpropagates to the
     # first position.
@@ -273,6 +279,11 @@ class MixerConfig(Configuration, group="mixer"):
                 raise ConfigError(f"mixer.{name} is for mixer.kind {kind}, but it is {self.kind}")
         if not self.dilations:
             raise ConfigError("mixer.dilations is empty: at least one number is needed")
+
+    @property
+    def attends(self) -> bool:
+        """Returns whether the mixer is attention, of this library or registered."""
+        return MIXER_KINDS[self.kind]
 
 
 @dataclasses.dataclass(frozen=True)

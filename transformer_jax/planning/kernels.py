@@ -150,7 +150,7 @@ def _choices(
 
 
 def _attentions(config: TransformerConfig) -> tuple[tuple[str, TransformerConfig], ...]:
-    attends = config.mixer.kind == "attention"
+    attends = config.mixer.attends
     names = ["encoder"] * (attends and config.encoder_layers > 0)
     names += ["decoder"] * (attends and config.decoder_layers > 0)
     names += ["cross-attention"] * (config.encoder_layers > 0 and config.decoder_layers > 0)

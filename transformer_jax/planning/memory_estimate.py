@@ -282,7 +282,7 @@ def _loss_bytes(
 
 def _cache_bytes(run: Trained, local: DeviceShare, length: int) -> float:
     """Returns the bytes of the decoding cache: keys and values, or the state of a mixer."""
-    if run.model.mixer.kind == "attention":
+    if run.model.mixer.attends:
         return _attended_bytes(run, local, length)
     return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())
 

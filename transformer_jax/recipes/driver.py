@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.config_fields import UnregisteredError
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
 from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.core.storage.reach import check_buckets, remember_buckets
@@ -151,6 +152,8 @@ def read(directory: RunDirectory) -> Any:
     check_buckets(settings, directory.config)
     try:
         run = from_dict(recipe.config, settings)
+    except UnregisteredError as error:
+        raise CheckpointError(f"{directory.config}: {error}") from None
     except (ConfigError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{directory.config}: {error}: not the run of {recipe.title}, or of another version"

@@ -38,7 +38,7 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
         return recurrent_diagram(config)
     D = config.d_model
     encoder, decoder = [], []
-    mixer = ["self_attention" if config.mixer.kind == "attention" else "mixer"]
+    mixer = ["self_attention" if config.mixer.attends else "mixer"]
     feeds = ["feed_forward"] if config.feed_forward.d_ff else []
     if config.encoder_layers:
         name = "memory" if config.decoder_layers else "vectors"

@@ -183,7 +183,7 @@ def decoding(
     decoder = config.decoder()
     sizes = head_sizes(decoder)
     # Scores over a cache of t keys, t = 1 ... T, minus the one key that `parts` counted.
-    attends = config.mixer.kind == "attention"
+    attends = config.mixer.attends
     more = mixing_cost(decoder, B, 1, 1)[0] * config.decoder_layers * (T - 1) / 2 * attends
     item = itemsize(config)
     cross = S if config.encoder_layers else 0

@@ -86,7 +86,7 @@ def block_bytes(
     """
     D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)
     n = local.tokens(length)
-    attends = config.mixer.kind == "attention"
+    attends = config.mixer.attends
     keys = [length] * attends + ([] if memory is None else [memory])
     total = sum(
         _attention_bytes(config, local, length, S, kernel)
@@ -166,11 +166,10 @@ def working_bytes(
     # For a recurrence: the products of its inputs and their gradient. For a convolution: its
     # halves, and its inputs side by side.
     mixer = config.mixer
-    columns = {
-        "attention": 1,
-        "recurrent": CELLS[mixer.cell].inputs,
-        "convolution": max(mixer.kernel_size, 2),
-    }[mixer.kind]
+    columns = 1
+    if not mixer.attends:
+        recurrent = mixer.kind == "recurrent"
+        columns = CELLS[mixer.cell].inputs if recurrent else max(mixer.kernel_size, 2)
     total = local.tokens(length) * item * (2 * columns * D + 2 * F)
     if "xla" in kernels:
         heads = head_sizes(config).heads / local.tensor

@@ -207,7 +207,7 @@ def _stack(
         N, buckets = config.attention.num_heads, config.positions.num_buckets
         moved = item * N * (T * T + buckets)
         yield Component(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
-    attends = config.mixer.kind == "attention"
+    attends = config.mixer.attends
     if not attends:
         yield _mixer(config, f"{stack}/mixer", L, tokens)
         yield norm_part("mixer_norm", L)

@@ -39,6 +39,7 @@ from transformer_jax.functional.positions import (
 )
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.config import PositionConfig, TransformerConfig
+from transformer_jax.models.config_groups import MIXER_KINDS
 from transformer_jax.models.layers.basic import Embed, Linear, Norm, apart, fused, side_by_side
 from transformer_jax.models.layers.cache import Cache, KeysValues, LayerCache
 from transformer_jax.models.layers.mixer import make_mixer, slot_size
@@ -46,6 +47,7 @@ from transformer_jax.models.layers.parameters import at_depth, logical_axes, sta
 from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
+    "ATTENTIONS",
     "Attention",
     "Block",
     "FeedForward",
@@ -56,6 +58,7 @@ __all__ = [
     "Stack",
     "frequencies_of",
     "merge_heads",
+    "register_mixer",
     "sinusoids",
     "split_heads",
     "stack_weights",
@@ -146,7 +149,8 @@ class Attention(Summarized):
     """``Concat(head₁ … head_N) W^O``, each head attending with its own slice of the projections.
 
     The fused kernel ``[D, N H]`` is the per-head ``[D, H]`` kernels side by side.
-    Vaswani et al. 2017, section 3.2.2.
+    Vaswani et al. 2017, section 3.2.2. For self-attention of one's own, register a subclass:
+    :func:`register_mixer`.
     """
 
     def __init__(self, config: TransformerConfig, *, rotate: bool = False, rngs: nnx.Rngs):
@@ -301,6 +305,51 @@ class Attention(Summarized):
         return rotate(q), rotate(k)
 
 
+# The classes of self-attention by mixer.kind.
+ATTENTIONS: dict[str, type[Attention]] = {"attention": Attention}
+
+
+def register_mixer(name: str, attention: type[Attention]) -> None:
+    """Makes ``mixer.kind=name`` a self-attention of one's own; configurations store the name.
+
+    It has the parameters, cache, heads, positions, adapters and mesh of :class:`Attention`, of
+    which it usually overrides :meth:`Attention.attend`. Cross-attention stays
+    :class:`Attention`. A program that loads the model registers the class first.
+
+    Args:
+        name: The kind. A name that is registered already gets this class.
+        attention: The class.
+
+    Raises:
+        ArgumentError: The name is one of this library's, or no name; or the class is no
+            :class:`Attention`.
+
+    Example:
+        >>> class Mine(Attention):
+        ...     pass
+        >>> register_mixer("attention", Mine)
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ArgumentError: register_mixer: name is attention: ...
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ArgumentError(
+            f"register_mixer: name is {name!r:.80}: letters, digits and _ are needed"
+        )
+    if name in _BUILT_IN:
+        raise ArgumentError(
+            f"register_mixer: name is {name}: a mixer of this library: choose another name"
+        )
+    if not isinstance(attention, type) or not issubclass(attention, Attention):
+        raise ArgumentError(
+            f"register_mixer: {name} is {attention!r:.80}: a subclass of tj.Attention is needed"
+        )
+    ATTENTIONS[name], MIXER_KINDS[name] = attention, True
+
+
+_BUILT_IN = frozenset(MIXER_KINDS)
+
+
 def split_heads(x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
     """Reshapes ``[B T N·H]`` to ``[B N T H]``."""
     return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
@@ -394,8 +443,9 @@ class Block(Summarized):
         """
         self.config = config.norm
         self.mixer = make_mixer(config, causal=causal, layer=layer, rngs=rngs)
-        rotate, attends = config.positions.kind == "rope", self.mixer is None
-        self.self_attention = Attention(config, rotate=rotate, rngs=rngs) if attends else None
+        rotate, kind = config.positions.kind == "rope", config.mixer.kind
+        attends = ATTENTIONS[kind] if config.mixer.attends else None
+        self.self_attention = None if attends is None else attends(config, rotate=rotate, rngs=rngs)
         self.cross_attention = Attention(config, rngs=rngs) if cross else None
         feeds = config.feed_forward.d_ff > 0
         self.feed_forward = FeedForward(config, rngs=rngs) if feeds else None
@@ -787,7 +837,7 @@ class Stack(Summarized):
 
     def _slot_sizes(self) -> tuple[tuple[int, int], str]:
         """Sizes of a key and a value, or of another mixer's state, and their dtype."""
-        if self.config.mixer.kind != "attention":
+        if not self.config.mixer.attends:
             size, dtype = slot_size(self.config)
             return (size, 0), dtype
         H = self.config.head_dim
@@ -796,7 +846,7 @@ class Stack(Summarized):
     @property
     def cache_heads(self) -> int:
         """Heads in the cache: the key heads, or one for a mixer other than attention."""
-        if self.config.mixer.kind != "attention":
+        if not self.config.mixer.attends:
             return 1
         return self.config.attention.num_kv_heads or self.config.attention.num_heads
 
