@@ -15,6 +15,7 @@ _MODULES = {"laboratory": "laboratory ", "word_vectors": "word-vectors "}
 def current(code):
     """A command line as ``transformer-jax`` has it, without pipes, variables and comments."""
     code = re.sub(r"^(?:[A-Z_]+=\S* )+", "", code.split("  #")[0])
+    code = re.sub(r" --import[ =]\S+", "", code)
     code = next((part for part in re.split(r" \| ", code) if "transformer-jax " in part), code)
     module = re.match(r"python -m experiments\.(\w+)\b ?", code)
     if module:

@@ -164,6 +164,12 @@ def test_own_encoder(tmp_path):
     assert example("own_encoder").main(str(tmp_path)) < 0.1
 
 
+def test_own_attention():
+    name, apart = example("own_attention").main()
+    assert name == "CosineAttention"
+    assert apart < 1e-5
+
+
 def test_own_objective(tmp_path):
     assert example("own_objective").main(str(tmp_path)) > 0.9
     assert (tmp_path / "results.json").exists()

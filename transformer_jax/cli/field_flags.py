@@ -21,9 +21,9 @@ from transformer_jax.core.config_fields import (
     Configuration,
     FieldError,
     Flag,
-    registry_of,
     check_fields,
     field_types,
+    registry_of,
 )
 from transformer_jax.core.config_help import field_help, range_of
 from transformer_jax.core.errors import ConfigError

@@ -37,8 +37,8 @@ def import_modules(arguments: Sequence[str]) -> list[str]:
             rest.append(word)
             continue
         name = name if given else next(words, "")
-        if not all(part.isidentifier() for part in name.split(".")):
-            hint = " (without .py)" if name.endswith(".py") else ""
+        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            hint = f", such as {name[:-3]}" if name.endswith(".py") else ""
             raise ConfigError(f"{_FLAG} {name}: the name of a Python module is needed{hint}")
         _import(name)
     return rest

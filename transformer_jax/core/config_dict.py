@@ -6,7 +6,12 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.core.config_fields import field_problem, field_types
+from transformer_jax.core.config_fields import (
+    UnregisteredError,
+    field_problem,
+    field_types,
+    registry_of,
+)
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.json_types import Json
 
@@ -46,6 +51,8 @@ def from_dict(cls: type, values: Mapping[str, Json], where: str = "") -> Any:
             made = tuple(value)
         if (found := field_problem(made, kind, "null")) is not None:
             said = json.dumps(made, default=str)[:80]
+            if registry_of(kind) is not None:
+                raise UnregisteredError(f"{where}{name}", f"is {said}: {found}")
             raise ConfigError(f"{where}{name} is {said}: {found}")
         floats = _exactly(float, kind) and not _exactly(int, kind)
         out[name] = float(made) if type(made) is int and floats else made
