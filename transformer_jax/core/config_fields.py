@@ -133,14 +133,14 @@ class Registered:
     ``advice`` ends the message for a name that is not in it, and is like none that is.
     """
 
-    names: Mapping[str, Any]
+    names: Mapping[str, object]
     advice: str
 
-    def choices(self) -> Any:
+    def choices(self) -> object:
         """Returns the type of the names that are registered now."""
         return Literal[tuple(self.names)]
 
-    def problem(self, value: Any) -> "FieldProblem | None":
+    def problem(self, value: object) -> "FieldProblem | None":
         """Returns why a value is no name in the registry; None if it is one.
 
         Example:
@@ -235,7 +235,7 @@ def field_problem(value: object, kind: object, none: str = "None") -> FieldProbl
     return None
 
 
-def registry_of(kind: Any) -> Registered | None:
+def registry_of(kind: object) -> Registered | None:
     """Returns the registry of a field's type, if it has one."""
     marks = typing.get_args(kind)[1:] if typing.get_origin(kind) is Annotated else ()
     return next((mark for mark in marks if isinstance(mark, Registered)), None)

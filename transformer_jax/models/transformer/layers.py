@@ -309,7 +309,7 @@ class Attention(Summarized):
 ATTENTIONS: dict[str, type[Attention]] = {"attention": Attention}
 
 
-def register_mixer(name: str, attention: type[Attention]) -> None:
+def register_mixer(name: str, attention: type) -> None:
     """Makes ``mixer.kind=name`` a self-attention of one's own; configurations store the name.
 
     It has the parameters, cache, heads, positions, adapters and mesh of :class:`Attention`, of
@@ -340,7 +340,7 @@ def register_mixer(name: str, attention: type[Attention]) -> None:
         raise ArgumentError(
             f"register_mixer: name is {name}: a mixer of this library: choose another name"
         )
-    if not isinstance(attention, type) or not issubclass(attention, Attention):
+    if not issubclass(attention, Attention):
         raise ArgumentError(
             f"register_mixer: {name} is {attention!r:.80}: a subclass of tj.Attention is needed"
         )
