@@ -28,7 +28,7 @@ SITE = sorted(path for path in (ROOT / "docs").rglob("*.md") if not BUILT & {*pa
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
 TRAINS = ("train", "pretrain", "finetune", "train-speech", "instruct", "align")
 FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
-COMMON = {"help", "version"}
+COMMON = {"help", "import", "version"}
 # Of the programs of others that pages name: hf download --local-dir.
 OF_OTHERS = {"local-dir"}
 FLAG = re.compile(r"(?<![\w=-])--([a-z][\w.-]*)(?:[= ]([^\s`|]+))?")

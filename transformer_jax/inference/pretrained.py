@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from transformer_jax.core.config_dict import from_dict
+from transformer_jax.core.config_fields import UnregisteredError
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, UserError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.inference.facts import FAMILY_NAMES, FINE_TUNED, Facts, StoredChat
@@ -113,6 +114,8 @@ def _model_config(file: Path, fields: Mapping[str, Any]) -> ModelConfig:
     try:
         kind = RecurrentConfig if recurrent else TransformerConfig
         config: ModelConfig = from_dict(kind, fields["model"])
+    except UnregisteredError as error:
+        raise CheckpointError(f"{file}: {error}") from None
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{file}: {error}: written by another version?") from None
     embedding: Any = dataclasses.replace(config.embedding, init=None)
