@@ -26,7 +26,7 @@ from transformer_jax.training.settings import ScheduleConfig  # noqa: F401
 # Results and parts of one function are no settings.
 ELSEWHERE = ("transformer_jax.interop.", "transformer_jax.visual.")
 NO_SETTINGS = {
-    *("Layer", "SequenceRule", "Preferences", "Continuation", "GenerationSequence"),
+    *("Layer", "SequenceRule", "Preferences", "Continuation", "GenerationSequence", "Facts"),
 }
 SAID = """
 MixerConfig(kind='lstm')
