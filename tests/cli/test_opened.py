@@ -15,6 +15,8 @@ from transformer_jax.data.conversations import Message
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.inference.pretrained import Pretrained, open_pretrained, read_facts
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* (the length limit|does not know|truncated)")
+
 TEXT = "un café à la carte"
 MESSY = ["  cafe\u0301  à la CARTE \u00a0", "déjà\tvu ", "\u3000un\ufeff"]
 ASKED: list[Message] = [{"role": "user", "content": TEXT}]

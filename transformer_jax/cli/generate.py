@@ -21,8 +21,11 @@ from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.options import BatchingConfig
-    from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
-    from transformer_jax.decoding.text_generation import CausalTextGenerator
+    from transformer_jax.decoding.requests import (
+        CountingLanguageModel,
+        GenerationRequest,
+        LanguageModel,
+    )
     from transformer_jax.inference.facts import Facts
     from transformer_jax.models.config import TransformerConfig
 
@@ -159,7 +162,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
 
     def language_model(
         self, facts: "Facts", shapes: "BatchingConfig", asked: "list[GenerationRequest]"
-    ) -> "CausalTextGenerator":
+    ) -> "CountingLanguageModel":
         """Loads the language model of the run on its engine, for the requests ``asked``."""
         from transformer_jax.inference.pretrained import Pretrained
 
@@ -170,15 +173,14 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             for request in asked:
                 model.check(request)
             return model
-        # The parameters as stored have no name here, so that only those prepared for decoding are
-        # kept.
+        # No name outlives this method, so that only the parameters prepared for decoding are kept.
         change = longer(self.context, self.rope_interpolation)
         how: Any = {"dtype": self.dtype, "context": self.context}
         if self.adapters:
             from transformer_jax.inference.adapters import load_adapted
 
-            adapted = {"dtype": self.dtype, "change": change}
-            return load_adapted(facts, self.adapters, **adapted).language(shapes, **how)
+            opened = load_adapted(facts, self.adapters, dtype=self.dtype, change=change)
+            return opened.language(shapes, **how)
         return Pretrained.load(facts, "decoder", "ngram", change=change).language(shapes, **how)
 
     def asked(self) -> "list[GenerationRequest]":

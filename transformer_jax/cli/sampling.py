@@ -12,10 +12,12 @@ from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import Prompt
+    from transformer_jax.decoding.language import DecoderLanguageModel
+    from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.decoding.requests import Continuation, GenerationRequest
-    from transformer_jax.decoding.text_generation import CausalTextGenerator
     from transformer_jax.inference.chat_session import ChatModel
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.interop.ctranslate2_language import CTranslate2LanguageModel
 
 __all__ = ["Sampler", "SamplingCommand", "load_sampler", "read_prompts"]
 
@@ -99,7 +101,7 @@ class Sampler:
         chat: The same model for conversations; None for texts.
     """
 
-    language: "CausalTextGenerator"
+    language: "DecoderLanguageModel | NgramLanguageModel | CTranslate2LanguageModel"
     chat: "ChatModel | None"
 
     def __call__(self, requests: "Sequence[GenerationRequest]") -> "Iterable[list[Continuation]]":

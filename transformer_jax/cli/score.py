@@ -72,7 +72,7 @@ class Score(LanguageFlags, PredictionCommand):
         lines = list(read_lines(self.text, "score"))
         if not lines:
             raise DataError(f"score {self.text}: no text: it is empty")
-        prepare = facts.preparation.text
+        prepare: Callable[[str], str] = facts.preparation.text
         if self.as_one_text:  # joined from prepared lines
             lines, prepare = ["".join(f"{prepare(line)}\n" for line in lines)], str
         model = Pretrained.load(facts).language(prepare=prepare)

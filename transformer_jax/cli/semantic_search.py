@@ -91,6 +91,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         vectors.dense = opened.sentence_layer if own else None
         prompts = [prompt_of(facts, kind) if own else "" for kind in ("query", "document")]
         how: Any = {"layers": layers, "pool": pool}
+        query: dict[str, Any]
         query, document = (
             how | {"prompt": one, "skip": skip_of(facts, vectors, one)} for one in prompts
         )

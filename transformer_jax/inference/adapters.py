@@ -249,8 +249,9 @@ def load_merged(
     graph, params = base.model
     whole, _ = merge_into(base.facts, params, adapter)
     if has_new_head(whole, params):
-        head = dataclasses.replace(base.facts.layers.head, tie_word_embeddings=False)
-        model = abstract_model(base.facts, dataclasses.replace(base.facts.layers, head=head))
+        config = base.facts.transformer
+        head = dataclasses.replace(config.head, tie_word_embeddings=False)
+        model = abstract_model(base.facts, dataclasses.replace(config, head=head))
         graph = nnx.graphdef(with_attention_kernels(model, default_device()))
     mesh = mesh_of(params)
     placed = jax.device_put(whole) if mesh is None else shard_parameters(graph, whole, mesh)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ConfigError, command
+from transformer_jax.decoding.requests import CountingLanguageModel
 from transformer_jax.inference.facts import Facts, StoredChat
 from transformer_jax.inference.pretrained import Pretrained
 
 if TYPE_CHECKING:
     from transformer_jax.data.chat.encoding import ChatEncoder
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.text_generation import CausalTextGenerator
     from transformer_jax.inference.chat_session import ChatModel
 
 __all__ = ["answering", "encoder_in", "encoder_of", "load_chat", "special_names", "template_of"]
@@ -150,7 +150,7 @@ def load_chat(
 
 
 def answering(
-    facts: Facts, chat: StoredChat, language: "CausalTextGenerator", template: str | None = None
+    facts: Facts, chat: StoredChat, language: CountingLanguageModel, template: str | None = None
 ) -> "ChatModel":
     """Wraps a language model to answer conversations; parameters are shared.
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.line_translator import LineTranslator
+    from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
-    from transformer_jax.decoding.text_generation import CausalTextGenerator
+    from transformer_jax.interop.ctranslate2_language import CTranslate2LanguageModel
     from transformer_jax.models.ngram import NgramModel
 
 __all__ = [
@@ -297,7 +299,7 @@ class Pretrained:
         *,
         prepare: Callable[[str], str] | None = None,
         **how: Any,
-    ) -> "CausalTextGenerator":
+    ) -> "DecoderLanguageModel | NgramLanguageModel | CTranslate2LanguageModel":
         """Returns the batched search of a decoder or an n-gram model, as a function of prompts.
 
         Args:

@@ -129,6 +129,5 @@ class Summarization(Translation):
         words: Any = choose_words(request.tokenize, run.evaluation.tokenize, references)
         evaluation = dataclasses.replace(run.evaluation, tokenize=words)
         opened = Pretrained.load(facts_of(directory, request.checkpoint), self.family)
-        read = opened.model, opened.tokenizer, texts
-        summaries = score_summaries(*read, evaluation, search)[1]
+        _, summaries = score_summaries(opened.model, opened.tokenizer, texts, evaluation, search)
         return write_lines(request.output, summaries)
