@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.numerics import refuse_nonfinite
@@ -205,7 +205,7 @@ class HFGenerator:
 
     def _run_batch(
         self,
-        params: Any,
+        params: PyTree,
         batch: _Batch,
         values: SearchValues,
         most: Any,

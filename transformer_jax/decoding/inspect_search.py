@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.beam_tree import BeamTree, LiveBeams, beam_tree
@@ -27,7 +27,7 @@ _ROWS = 256  # texts scored at once
 class BeamSearch(NamedTuple):
     """The arguments of a search program."""
 
-    params: Any
+    params: PyTree
     prompts: SearchPrompts
     plan: SearchPlan
     values: SearchValues
@@ -70,7 +70,7 @@ class BeamSearcher(Protocol):
 
 
 def scorer_after(
-    ids: Sequence[int], logits: Callable[[np.ndarray], Any], context: int, params: Any
+    ids: Sequence[int], logits: Callable[[np.ndarray], Any], context: int, params: PyTree
 ) -> Scorer:
     """Returns the function from continuations of a prompt, with any first token, to logits.
 

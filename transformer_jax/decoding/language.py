@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from flax import nnx
+from jaxtyping import PyTree
 
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
@@ -290,7 +291,7 @@ class DecoderLanguageModel(ContextTextGenerator):
 
     def _begin(
         self,
-        params: Any,
+        params: PyTree,
         prompts: PromptBatch,
         settings: tuple[SearchPlan, SearchValues],
         seen: list[list[int]],
@@ -306,7 +307,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         shared = 0 if kept is None else kept.shared(seen[0])
         more = seen[0][shared:]
         width = round_up(len(more), self.shapes.lengths)
-        cache: Any = None if kept is None else kept.take()
+        cache: PyTree = None if kept is None else kept.take()
         if kept is None or not shared or shared + width > self.context:
             size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
             return self.run.begin(params, prompts, size=size, **how), read, size

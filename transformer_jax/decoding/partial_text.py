@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jaxtyping import PyTree
+
 from transformer_jax.decoding.generation_config import NEW_TOKENS
 from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
@@ -29,7 +31,7 @@ class KeptContext:
 
     ids: list[int] = dataclasses.field(default_factory=list)
     origin: int = 0
-    cache: Any = None
+    cache: PyTree = None
 
     def shared(self, ids: Sequence[int]) -> int:
         """Counts the first tokens of ``ids`` that need not be read again, at most all but the last.
@@ -49,12 +51,12 @@ class KeptContext:
             count += 1
         return count
 
-    def take(self) -> Any:
+    def take(self) -> PyTree:
         """Removes and returns the cache, for a program that donates it."""
         cache, self.cache = self.cache, None
         return cache
 
-    def hold(self, cache: Any, ids: list[int]) -> None:
+    def hold(self, cache: PyTree, ids: list[int]) -> None:
         """Stores a cache with these tokens."""
         self.cache, self.ids = cache, ids
 

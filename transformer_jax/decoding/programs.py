@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig
@@ -69,7 +69,7 @@ class SearchPrompts(NamedTuple):
     tokens: Any  # [B P], padded on the left
     starts: Any  # [B], index at which each prompt begins
     limits: Any  # [B], largest number of new tokens, including EOS; 0 marks an empty row
-    inputs: Any = None  # inputs of the encoder, by name
+    inputs: PyTree = None  # inputs of the encoder, by name
     keys: Any = None  # [B], sampling keys
 
 
@@ -91,7 +91,7 @@ class Programs:
         trail: Beam search from prompts, with its live beams; see :func:`.search_trail`.
     """
 
-    def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
+    def __init__(self, graph: nnx.GraphDef, special: SpecialTokens, *, num_draft_tokens: int = 0):
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = MeshProgram(self._begin_batch, static_argnames=("plan", "size", "length"))
@@ -158,7 +158,7 @@ class Programs:
         return search_trail(model, cache, rows, plan, values, length=length)
 
 
-def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 1) -> Any:
+def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 1) -> PyTree:
     """Returns a cache with all but the last token of each prompt.
 
     Args:
@@ -201,7 +201,7 @@ def search_prompts(
 
 
 def generate(
-    model: Decodable, inputs: Mapping[str, Any], config: GenerationConfig
+    model: Decodable, inputs: Mapping[str, PyTree], config: GenerationConfig
 ) -> Int[np.ndarray, "B T"]:
     """Returns the best text for each row of the inputs, by greedy or beam search.
 
@@ -238,7 +238,7 @@ _NOT_OF_INPUTS = {
 
 
 def _generate_rows(
-    params: Any, inputs: Mapping[str, Any], *, graph: Any, config: GenerationConfig
+    params: PyTree, inputs: Mapping[str, PyTree], *, graph: nnx.GraphDef, config: GenerationConfig
 ) -> Int[Array, "B T"]:
     start, length = config.decoder_start_token_id, config.max_new_tokens
     assert start is not None
@@ -281,5 +281,5 @@ def _first(
     return advance_search(model, state, logits, plan, values)
 
 
-def _grown(cache: Any, *, size: int) -> Any:
+def _grown(cache: PyTree, *, size: int) -> PyTree:
     return cache.resize(size)

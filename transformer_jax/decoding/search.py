@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.decoding.beams import advance_beams, read_back
 from transformer_jax.decoding.logits_processors import StepContext, process_logits, token_mask
@@ -151,7 +151,7 @@ def search_result(state: SearchState, plan: SearchPlan, values: SearchValues) ->
 
 def search(
     model: Any,
-    cache: Any,
+    cache: PyTree,
     rows: SearchRows,
     plan: SearchPlan,
     values: SearchValues,
@@ -203,7 +203,7 @@ def search(
 
 def search_trail(
     model: Any,
-    cache: Any,
+    cache: PyTree,
     rows: SearchRows,
     plan: SearchPlan,
     values: SearchValues,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 
@@ -27,9 +27,10 @@ __all__ = [
 class Steps(NamedTuple):
     """The functions of a model that a search calls, which a :class:`.Decodable` has."""
 
-    step: Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], cache -> logits [R V], cache
-    reorder: Callable[[Any, Array], Any] = lambda cache, parents: cache  # parents [B M]
-    take: Callable[[Any, Array], Any] = lambda cache, rows: cache
+    # Tokens [R] and a cache -> logits [R V] and the cache.
+    step: Callable[[Array, PyTree], tuple[Array, PyTree]]
+    reorder: Callable[[PyTree, Array], PyTree] = lambda cache, parents: cache  # parents [B M]
+    take: Callable[[PyTree, Array], PyTree] = lambda cache, rows: cache
 
 
 class PromptContext(NamedTuple):
@@ -82,7 +83,7 @@ class SearchState(NamedTuple):
     keys: Key[Array, " B"] | None
     sampled: Int[Array, " B"]
     context: PromptContext | None
-    cache: Any
+    cache: PyTree
 
 
 class SearchResult(NamedTuple):
@@ -115,7 +116,7 @@ def row_keys(key: Key[Array, ""], seeds: Int[Array, " B"]) -> Key[Array, " B"]:
 
 
 def start_search(
-    cache: Any, rows: SearchRows, plan: SearchPlan, values: SearchValues, *, length: int
+    cache: PyTree, rows: SearchRows, plan: SearchPlan, values: SearchValues, *, length: int
 ) -> SearchState:
     """Returns a search before its first token.
 

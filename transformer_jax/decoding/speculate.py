@@ -1,12 +1,12 @@
 """Greedy decoding with draft tokens copied from earlier text (prompt lookup)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.functional import logits as processors
@@ -26,7 +26,7 @@ class PromptLookupState(NamedTuple):
     log_prob: Float[Array, ""]  # of the generated tokens
     finished: Bool[Array, ""]  # whether the last token ends the text
     steps: Int[Array, ""]  # number of passes through the model
-    cache: Any
+    cache: PyTree
 
 
 def prompt_lookup(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.keys import key_for
@@ -86,18 +86,18 @@ class Translator(LineTranslator):
     def attend(self) -> Any:
         """The function from parameters and inputs to attention weights, compiled per shape."""
 
-        def maps(params: Any, source: Any, inputs: Any, lengths: Any) -> Any:
+        def maps(params: PyTree, source: Any, inputs: PyTree, lengths: Any) -> Any:
             return nnx.merge(self.graph, params).attention_maps(source, inputs, lengths)
 
         return jax.jit(maps)
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """The parameters in use."""
         return self._params
 
     @params.setter
-    def params(self, params: Any) -> None:
+    def params(self, params: PyTree) -> None:
         self._params = prepared(self._given, params)[1]
 
     def encode_targets(
@@ -338,7 +338,7 @@ class Translator(LineTranslator):
         return tokens, lengths
 
 
-def compaction_sizes(rows: int, params: Any) -> tuple[int, ...]:
+def compaction_sizes(rows: int, params: PyTree) -> tuple[int, ...]:
     """Returns the descending sizes to which a batch shrinks, given where its parameters are.
 
     There are none on accelerators, which read all parameters at every step for any number of rows,

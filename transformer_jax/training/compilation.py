@@ -21,7 +21,7 @@ __all__ = ["CompiledStep", "compiling"]
 
 log = logging.getLogger(__name__)
 
-Program = Callable[..., tuple[TrainState, dict[str, Array]]]
+Program = Callable[..., tuple[PyTree, dict[str, Array]]]
 Future = concurrent.futures.Future[Program]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -137,7 +137,7 @@ class CompiledStep:
                 return False
         return True
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[PyTree, dict[str, Array]]:
         """Takes a step; returns the new state and the metrics.
 
         Raises:
