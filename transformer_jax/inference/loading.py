@@ -182,6 +182,8 @@ def load(
         raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
     if engine == "jax" and (compute is not None or engine_cache is not None):
         raise ConfigError("compute and engine_cache need engine='ctranslate2': add it")
+    if engine_cache is not None and (url := url_of(engine_cache)) is not None:
+        raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
     with changed, loading_on(mesh):
         if task is not None and not isinstance(task, str):
@@ -207,8 +209,6 @@ def _in_engine(
     from transformer_jax.inference.engines import EngineConfig, on_ctranslate2
     from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
 
-    if cache is not None and (url := url_of(cache)) is not None:
-        raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     where = None if cache is None else Path(cache)
     engine = EngineConfig("float32" if compute is None else compute, where)
     if facts.kind in ("speech", "captioner"):

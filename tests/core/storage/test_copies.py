@@ -13,7 +13,7 @@ from transformer_jax.core.storage.copies import ObjectStorage, fetched, storage_
 from transformer_jax.core.storage.objects import Objects
 from transformer_jax.core.storage.urls import url_of, url_of_folder, with_urls, working_copy
 from transformer_jax.data.text import read_lines
-from transformer_jax.inference.loading import _in_engine
+from transformer_jax.inference.loading import load
 from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.runs.lease import Lease
 from transformer_jax.runs.lock import RunLock, check_lock
@@ -280,7 +280,7 @@ def test_what_needs_local_files_refuses_a_url(bucket, tmp_path):
     with pytest.raises(ConfigError, match=f"{bucket}/run: converted runs are written to this mach"):
         convert(tmp_path, f"{bucket}/run", overwrite=False)
     with pytest.raises(ConfigError, match=f"engine_cache {bucket}/cache: CTranslate2 reads local"):
-        _in_engine(tmp_path, "decoder", "best", None, f"{bucket}/cache")
+        load(tmp_path, engine="ctranslate2", engine_cache=f"{bucket}/cache")
 
 
 def test_a_run_directory_of_a_url_is_its_working_copy(run):
