@@ -148,7 +148,8 @@ def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path, monkeypatch):
     task = Task(model, data, lambda *_: {}, make_step=refused)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     nothing = TrainState(jnp.int32(0), {}, {})
-    monkeypatch.setattr(Trainer, "_abstract", lambda *_: (None, nothing, nothing, {}))
+    parts = (optax.sgd(0.1), nothing, nothing, {})
+    monkeypatch.setattr(Trainer, "_abstract", lambda *_: parts)
     with pytest.raises(ConfigError, match="the step does not exist"):
         Trainer(task, tmp_path, optax.sgd(0.1), mesh).fit(steps=2)
     assert closed == [1]
