@@ -56,15 +56,15 @@ TEXT = {
 }
 PATHS = {
     "ids to loss: files": Count(23, 21, 16, "nanodo 3"),
-    "ids to loss: lines of bodies": Count(741, 930, 650),
-    "command line to settings: files": Count(42, 43, 18, "openpi: tyro and a list"),
-    "command line to settings: functions": Count(150, 153),
-    "modules at the first step of train small": Count(210, 229, 130),
+    "ids to loss: lines of bodies": Count(741, 934, 650),
+    "command line to settings: files": Count(42, 44, 18, "openpi: tyro and a list"),
+    "command line to settings: functions": Count(150, 157),
+    "modules at the first step of train small": Count(210, 230, 130),
     "tj.load: files": Count(53, 54),
     "tj.load: openings of config.json": Count(26, 2, 2, "gemma: one function"),
     "text to translation: files": Count(60, 53),
     "text to translation: openings of config.json": Count(2, 0, 0),
-    "distinct flags": Count(633, 638),
+    "distinct flags": Count(633, 639),
 }
 
 
