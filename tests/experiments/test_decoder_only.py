@@ -337,7 +337,7 @@ MISTAKES = [
     (["evaluate", "{run}", "--text", "{texts}/none"], 3, "--text {texts}/none: no such file"),
     (["evaluate", "{run}", "--checkpoint", "5"], 4, "no checkpoint of step 5"),
     (["evaluate", "{run}", "--compare", "{texts}"], 4, "not a run directory"),
-    (["evaluate", "{run}", "--output", "{texts}/no/f", "--ngrams"], 2, "cannot be written"),
+    (["evaluate", "{run}", "--output", "{texts}/all.txt/f", "--ngrams"], 2, "cannot be written"),
 ]  # fmt: skip
 
 
