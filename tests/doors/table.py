@@ -407,6 +407,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "* --to",
         "LoopConfig.best_checkpoint_metric",
         "LoRAConfig.targets",
+        "MixerConfig.kind",
         "StartConfig.freeze",
         "analogy --section",
         "lecture --rows",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from unittest import mock
 
 import chex
 import jax
@@ -28,12 +29,14 @@ TRANSLATION_RUNS = named_runs("translation", "recurrent_translation")
 GIB = 2**30
 
 
-class Device:
-    platform, compute_capability, device_kind = "gpu", "9.0", "NVIDIA H200"
+def device(platform="gpu"):
+    """A device that need not be there."""
+    about = {"compute_capability": "9.0", "device_kind": "NVIDIA H200"}
+    return mock.Mock(spec=jax.Device, platform=platform, **about)
 
 
 def target(kind="h200", devices=8):
-    return Target(f"{kind}:{devices}", DEVICES[kind], (Device(),) * devices)
+    return Target(f"{kind}:{devices}", DEVICES[kind], (device(),) * devices)
 
 
 def mesh_without_devices(run, target):
@@ -243,14 +246,13 @@ def test_the_compilers_message_says_how_much_was_needed():
     ("cpu", "float32", None), ("gpu", "bfloat16", 64), ("tpu", "bfloat16", 128)
 ])  # fmt: skip
 def test_the_device_decides_over_settings_that_are_not_given(platform, dtype, unit):
-    device = Device()
-    device.platform = platform
+    here = device(platform)
     for _, named in [*TRANSLATION_RUNS.values(), *PRETRAIN_RUNS.values()]:
-        run = for_device(named, device)
+        run = for_device(named, here)
         assert (run.model.compute.dtype, run.training.pad_to_multiple_of) == (dtype, unit)
         given = dataclasses.replace(run.training, pad_to_multiple_of=16)
-        assert for_device(dataclasses.replace(named, training=given), device).training == given
+        assert for_device(dataclasses.replace(named, training=given), here).training == given
     for _, named in RUNS.values():  # their rows have one length, and an n-gram model none
-        assert getattr(for_device(named, device), "training", None) == getattr(
+        assert getattr(for_device(named, here), "training", None) == getattr(
             named, "training", None
         )

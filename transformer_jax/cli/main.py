@@ -87,8 +87,8 @@ def _map() -> str:
     for title, group in GROUPS.items():
         parts.append(f"{title}:\n{columns(group.items())}")
     parts.append(
-        "COMMAND --help shows the flags of a command; --version prints the version. Any command "
-        "takes\n--import MODULE, a Python module of yours to import first."
+        "COMMAND --help shows the flags of a command; --version prints the version.\n"
+        "Any command takes --import MODULE, a Python module of yours to import first."
     )
     return "\n\n".join(parts)
 
