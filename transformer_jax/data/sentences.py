@@ -191,7 +191,8 @@ class SentenceTexts:
     @functools.cached_property
     def lengths(self) -> Int[np.ndarray, " texts"]:
         """Number of tokens of each text."""
-        return np.add.reduceat(self.units[:, 1], self.texts[:-1])
+        lengths: np.ndarray = np.add.reduceat(self.units[:, 1], self.texts[:-1])
+        return lengths
 
     def span(self, start: int, stop: int) -> Integer[np.ndarray, " tokens"]:
         """The tokens of units ``start`` to ``stop``."""
