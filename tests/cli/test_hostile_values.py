@@ -251,7 +251,9 @@ def check(place, capsysbinary):
     return run
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if name == "diversity" else []) for name in FIRST
+])  # fmt: skip
 def test_a_value_is_used_or_refused_in_one_line(check, name):
     for i, (command, flag, value) in enumerate(CASES):
         if command == name and quick(i):

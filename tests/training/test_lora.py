@@ -98,7 +98,7 @@ def test_an_adapter_of_rank_8_on_a_768_by_768_matrix_has_12288_parameters():
 @pytest.mark.parametrize(
     "how", [{}, {"scan": True}, {"dtype": "bfloat16"}], ids=["looped", "scanned", "bfloat16"]
 )
-@pytest.mark.quick("scanned-lora")
+@pytest.mark.slow
 def test_step_0_is_the_base_bit_for_bit_and_later_ones_are_not(variant, how):
     make, config = decoder(**how), LoRAConfig(4, targets=("all-linear",), variant=variant)
     graph, trainable, frozen = parts_of(make, config)

@@ -304,7 +304,10 @@ def parts_of(name):
     return (lambda params: compute(nnx.merge(graph, params))), nnx.to_pure_dict(state)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if place % 2 else [])
+    for place, name in enumerate(CASES)
+])  # fmt: skip
 def test_result_has_its_shape_and_gradients_are_a_tree_like_the_parameters(name):
     compute, params = parts_of(name)
 
