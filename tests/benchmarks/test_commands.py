@@ -25,6 +25,8 @@ PEERS = all(map(importlib.util.find_spec, ("torch", "transformers", "ctranslate2
 @pytest.mark.apart
 @pytest.mark.parametrize("what", get_args(What))
 def test_every_command_runs_with_a_tiny_model(what, tmp_path):
+    if what == "decode" and not PEERS:
+        pytest.skip("transformers makes the model that is decoded")
     command = [sys.executable, "-m", "benchmarks", what, "--tiny", "--rounds", "1"]
     done = subprocess.run(
         [*command, "--output", str(tmp_path), "--patience", "90", "--minutes", "1"],
