@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 import transformer_jax as tj
+from experiments import decoder_only, encoder_only, seq2seq
 from tests.drawing import drawn
 from transformer_jax.cli.main import main
 from transformer_jax.cli.user_modules import import_modules
@@ -166,6 +167,15 @@ def test_a_module_that_cannot_be_imported_is_refused_in_one_line(module, tmp_pat
     with pytest.raises(ConfigError, match=said) as refused:
         import_modules(["train", "small", "--import", name])
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "program", [main, seq2seq.main, decoder_only.main, encoder_only.main],
+    ids=["transformer-jax", "seq2seq", "decoder_only", "encoder_only"],
+)  # fmt: skip
+def test_every_program_imports_it_before_it_reads_flags(program, capfd):
+    assert program(["train", "small", "--import", "nothing_there", "--no-such-flag"]) == 2
+    assert "error: --import nothing_there: ModuleNotFoundError" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminat
 from transformer_jax.cli.evaluation import evaluate
 from transformer_jax.cli.resuming import agree, has_begun, resume, resume_as_asked, writing_alone
 from transformer_jax.cli.run_flags import NOTE, asked_run, near
+from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
 from transformer_jax.recipes import registry
@@ -150,7 +151,7 @@ def main(
             "stopped by a signal before or after training: the command resume continues a run that "
             "has begun"
         ):
-            return guarded(lambda: _run(find(), given))
+            return guarded(lambda: _run(find(), import_modules(given)))
     finally:
         run_log(None)
 
