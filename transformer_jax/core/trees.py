@@ -1,13 +1,14 @@
 """Trees of arrays as flat dictionaries by name, and back; the device of a tree."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
 __all__ = [
+    "Child",
     "default_device",
     "device_of",
     "flatten_dict",
@@ -18,7 +19,21 @@ __all__ = [
 
 
 # Nested dictionaries of arrays, by names or numbers.
-Nested = dict[Any, PyTree]
+Nested = dict[str | int, PyTree]
+
+Kind = TypeVar("Kind")
+if TYPE_CHECKING:
+    Child = Annotated[Kind, "of a pytree"]
+else:
+
+    class Child:
+        """``Child[Array]``, a field of a pytree: an ``Array``, which nothing checks at run time.
+
+        JAX rebuilds trees with placeholders, such as shapes and shardings, in place of arrays.
+        """
+
+        def __class_getitem__(cls, kind: object) -> type:
+            return object
 
 
 def path_name(path: Sequence[object]) -> str:

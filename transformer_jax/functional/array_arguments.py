@@ -3,7 +3,6 @@
 import inspect
 import types
 import typing
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +46,7 @@ def real_arguments(function: Function) -> Function:
         name for name in declared if types.NoneType in typing.get_args(parameters[name].annotation)
     }
 
-    def check(given: dict[str, Any]) -> None:
+    def check(given: dict[str, object]) -> None:
         for name, ranks in declared.items():
             if name not in given or (given[name] is None and name in optional):
                 continue
@@ -62,7 +61,7 @@ def real_arguments(function: Function) -> Function:
     return with_check(function, check)
 
 
-def check_bias_dtype(bias: Any, where: str) -> None:
+def check_bias_dtype(bias: object, where: str) -> None:
     """Refuses a boolean array, which would add 0 and 1.
 
     Args:
@@ -80,7 +79,7 @@ def check_bias_dtype(bias: Any, where: str) -> None:
         )
 
 
-def check_mask(mask: Any, where: str) -> None:
+def check_mask(mask: object, where: str) -> None:
     """Refuses anything but a boolean array that may broadcast to ``[B N T S]``.
 
     Args:
@@ -108,7 +107,7 @@ def check_mask(mask: Any, where: str) -> None:
         )
 
 
-def as_real(x: Any, where: str) -> Array:
+def as_real(x: object, where: str) -> Array:
     """Returns an array of floats: the array itself, or integers, booleans or lists converted.
 
     Args:
@@ -133,35 +132,35 @@ def as_real(x: Any, where: str) -> Array:
             f"{where} is {type(x).__name__}: a NumPy or JAX array is needed"
         ) from None
     if jnp.issubdtype(dtype, jnp.floating):
-        return x if not isinstance(x, np.ndarray) else jnp.asarray(x)
+        return jnp.asarray(x) if isinstance(x, np.ndarray) else typing.cast(Array, x)
     if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
-        return jnp.asarray(x, jnp.result_type(float))
+        return jnp.asarray(typing.cast(Array, x), jnp.result_type(float))
     raise ArgumentError(f"{where} holds {dtype}: real numbers are needed")
 
 
-def _checked(value: Any, ranks: tuple[str, ...], where: str) -> Any:
-    value = as_real(value, where)
-    if any("*" in dims or "..." in dims or len(dims.split()) == value.ndim for dims in ranks):
-        return value
-    raise ArgumentError(f"{where} has shape {value.shape}: {_needed(ranks)} is needed")
+def _checked(value: object, ranks: tuple[str, ...], where: str) -> Array:
+    x = as_real(value, where)
+    if any("*" in dims or "..." in dims or len(dims.split()) == x.ndim for dims in ranks):
+        return x
+    raise ArgumentError(f"{where} has shape {x.shape}: {_needed(ranks)} is needed")
 
 
 def _needed(ranks: tuple[str, ...]) -> str:
     return " or ".join(f"[{dims.replace('#', '').strip()}]" for dims in ranks)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | complex) and not isinstance(value, np.generic)
 
 
-def _admits_numbers(annotation: Any, ranks: tuple[str, ...]) -> bool:
+def _admits_numbers(annotation: object, ranks: tuple[str, ...]) -> bool:
     """Returns whether an annotation admits a Python number or a zero-dimensional array."""
     return bool({int, float, complex} & {*typing.get_args(annotation)}) or any(
         "*" in dims or "..." in dims or not dims.split() for dims in ranks
     )
 
 
-def _dimensions(annotation: Any) -> tuple[str, ...] | None:
+def _dimensions(annotation: object) -> tuple[str, ...] | None:
     """The dimensions of an annotation that admits only arrays of floats; None for any other."""
     parts = typing.get_args(annotation) or (annotation,)
     shapes = [part for part in parts if hasattr(part, "dim_str")]

@@ -1,7 +1,6 @@
 """Attention: one function, with any score and mask, computed by one of several kernels."""
 
 from collections.abc import Callable
-from typing import Any
 
 from jaxtyping import Array, Bool, Float
 
@@ -17,7 +16,7 @@ from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Score, Scores
 
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
 
-_OPTIONS = {"score": Callable[..., Any], "implementation": str}
+_OPTIONS = {"score": Callable[..., Array], "implementation": str}
 
 
 @real_arguments
@@ -171,7 +170,7 @@ def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     return attend_heads_first(x, x, x, Scores(score=ScaledDot(scale=1.0)))[0, 0]
 
 
-def _dropout_of(dropout: Any) -> tuple[float, Any]:
+def _dropout_of(dropout: object) -> Dropout:
     """Returns the rate and the key of dropout; no dropout for None.
 
     Raises:
@@ -225,7 +224,7 @@ def check_shapes(
             raise ArgumentError(f"{where}: {problem}")
 
 
-def check_bias(where: str, q: tuple[int, ...], k: tuple[int, ...], bias: Any) -> None:
+def check_bias(where: str, q: tuple[int, ...], k: tuple[int, ...], bias: Array | None) -> None:
     """Refuses a bias that does not broadcast to the scores, naming the dimension.
 
     Args:

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Key
+from jax.extend import core
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.array_arguments import real_arguments
@@ -119,7 +119,7 @@ def _all(reached: Bool[np.ndarray, "n n"], among: Bool[np.ndarray, "n n"] | None
     return bool(reached.all() if among is None else reached[among].all())
 
 
-def sequential_depth(function: Callable[..., Any], *inputs: Any) -> int:
+def sequential_depth(function: Callable[..., PyTree], *inputs: PyTree) -> int:
     """Returns the longest chain of matrix products and convolutions that wait for one another.
 
     Vaswani et al. 2017, table 1: the minimum number of sequential operations. It is read from the
@@ -143,7 +143,7 @@ def sequential_depth(function: Callable[..., Any], *inputs: Any) -> int:
     return max(_depths(program.jaxpr, [0] * len(program.jaxpr.invars)), default=0)
 
 
-def _depths(program: Any, inputs: Sequence[int]) -> list[int]:
+def _depths(program: core.Jaxpr, inputs: Sequence[int]) -> list[int]:
     """The depth of each output of a program, from the depths of its inputs."""
     known = dict(zip(program.invars, inputs, strict=True))
     # Literals have no variables; constants wait for nothing.
@@ -154,7 +154,7 @@ def _depths(program: Any, inputs: Sequence[int]) -> list[int]:
     return [depth(x) for x in program.outvars]
 
 
-def _outputs(equation: Any, inputs: list[int]) -> list[int]:
+def _outputs(equation: core.JaxprEqn, inputs: list[int]) -> list[int]:
     """The depths of the outputs of an equation."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
@@ -171,7 +171,7 @@ def _outputs(equation: Any, inputs: list[int]) -> list[int]:
     return [max(inputs, default=0) + (name in PRODUCTS)] * len(equation.outvars)
 
 
-def _scanned(equation: Any, inputs: list[int]) -> list[int]:
+def _scanned(equation: core.JaxprEqn, inputs: list[int]) -> list[int]:
     """The depths of a scan's final carry and of its stacked outputs."""
     body, shape = equation.params["jaxpr"].jaxpr, lambda x: x.aval.shape
     # The carry has one shape inside and outside; scanned and stacked arrays have one axis more.

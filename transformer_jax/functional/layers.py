@@ -12,11 +12,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels.products import (
+    Saved,
     as_row,
     kernel_gradient,
     matmul,
@@ -85,16 +87,20 @@ def linear(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _linear(x, kernel, bias, axes):
+def _linear(x: Array, kernel: Array, bias: Array | None, axes: Axes | None) -> Array:
     y = rounded_matmul(x, unshard_fsdp(kernel, axes, x.dtype), ((x.ndim - 1,), (0,)))
     return y if bias is None else y + as_row(bias, y)
 
 
-def _linear_forward(x, kernel, bias, axes):
+def _linear_forward(
+    x: Array, kernel: Array, bias: Array | None, axes: Axes | None
+) -> tuple[Array, Saved]:
     return _linear(x, kernel, bias, axes), (x, kernel, bias)
 
 
-def _linear_backward(axes, saved, g):
+def _linear_backward(
+    axes: Axes | None, saved: Saved, g: Array
+) -> tuple[Array, Array, Array | None]:
     x, stored, bias = saved
     kernel, g = unshard_fsdp_again(stored, axes, x.dtype, g)
     dx = rounded_matmul(g, kernel, ((g.ndim - 1,), (1,)))
@@ -104,11 +110,11 @@ def _linear_backward(axes, saved, g):
     return dx, dkernel.astype(stored.dtype), None if bias is None else sum_rows(g, bias.dtype)
 
 
-def _gradient_of_rows(x, g):
+def _gradient_of_rows(x: Array, g: Array) -> Array:
     return kernel_gradient(*(a.reshape(-1, a.shape[-1]) for a in (x, g)))
 
 
-def _gradient_of_axes(x, g):
+def _gradient_of_axes(x: Array, g: Array) -> Array:
     # Rows keep their axes, which are sharded: merging them could move data between devices.
     rows = tuple(range(x.ndim - 1))
     return widen(lax.dot_general(x, g, ((rows, rows), ((), ()))))
@@ -165,7 +171,7 @@ def layer_norm(
     return _layer_norm(x, gain, bias, eps)
 
 
-def _standard(x, eps):
+def _standard(x: Array, eps: float) -> tuple[Array, tuple[Array, Array], Array]:
     """Rows with mean 0 and variance 1, their means, and the factors that scaled them.
 
     The rounded mean of equal values differs from them, and the difference, divided by ``√ε``, would
@@ -179,22 +185,22 @@ def _standard(x, eps):
     return centred * scale, (mean, rest), scale
 
 
-def _scaled(n, gain, bias, dtype):
+def _scaled(n: Array, gain: Array, bias: Array | None, dtype: DTypeLike) -> Array:
     y = n * as_row(gain, n)
     return (y if bias is None else y + as_row(bias, n)).astype(dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _layer_norm(x, gain, bias, eps):
+def _layer_norm(x: Array, gain: Array, bias: Array | None, eps: float) -> Array:
     return _scaled(_standard(x, eps)[0], gain, bias, x.dtype)
 
 
-def _layer_forward(x, gain, bias, eps):
+def _layer_forward(x: Array, gain: Array, bias: Array | None, eps: float) -> tuple[Array, Saved]:
     n, means, scale = _standard(x, eps)
     return _scaled(n, gain, bias, x.dtype), (x, means, scale, gain, bias)
 
 
-def _layer_backward(eps, saved, g):
+def _layer_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array, Array | None]:
     x, (mean, rest), scale, gain, bias = saved
     n = ((widen(x) - mean) - rest) * scale
     g = widen(g)
@@ -225,7 +231,7 @@ def rms_norm(
     return _rms_norm(x, gain, eps)
 
 
-def _unit(x, eps):
+def _unit(x: Array, eps: float) -> tuple[Array, Array]:
     """Rows with root mean square 1, and the factors that scaled them."""
     x = widen(x)
     scale = lax.rsqrt(mean_of_rows(jnp.square(x)) + eps)
@@ -233,16 +239,16 @@ def _unit(x, eps):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _rms_norm(x, gain, eps):
+def _rms_norm(x: Array, gain: Array, eps: float) -> Array:
     return _scaled(_unit(x, eps)[0], gain, None, x.dtype)
 
 
-def _rms_forward(x, gain, eps):
+def _rms_forward(x: Array, gain: Array, eps: float) -> tuple[Array, Saved]:
     n, scale = _unit(x, eps)
     return _scaled(n, gain, None, x.dtype), (x, scale, gain)
 
 
-def _rms_backward(eps, saved, g):
+def _rms_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array]:
     x, scale, gain = saved
     n, g = widen(x) * scale, widen(g)
     h = g * as_row(gain, n)
@@ -320,12 +326,12 @@ def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 @jax.custom_vjp
-def _gelu(x):
+def _gelu(x: Array) -> Array:
     wide = widen(x)
     return (wide * _normal(wide)).astype(x.dtype)
 
 
-def _gelu_forward(x):
+def _gelu_forward(x: Array) -> tuple[Array, Array]:
     # The slope is saved instead of x: it shares terms with the value.
     wide = widen(x)
     p = _normal(wide)
@@ -333,25 +339,25 @@ def _gelu_forward(x):
     return _with_slope(x, wide * p, p + wide * density)
 
 
-def _normal(x):
+def _normal(x: Array) -> Array:
     return 0.5 * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
-def _with_slope(x, y, slope):
+def _with_slope(x: Array, y: Array, slope: Array) -> tuple[Array, Array]:
     """Returns both in the dtype of ``x``; the barrier keeps XLA:CPU from delaying the slope."""
     both = y.astype(x.dtype), slope.astype(x.dtype)
     return lax.platform_dependent(*both, cpu=_barrier, default=_pair)
 
 
-def _barrier(y, slope):
+def _barrier(y: Array, slope: Array) -> tuple[Array, Array]:
     return lax.optimization_barrier((y, slope))
 
 
-def _pair(y, slope):
+def _pair(y: Array, slope: Array) -> tuple[Array, Array]:
     return y, slope
 
 
-def _gelu_backward(slope, g):
+def _gelu_backward(slope: Array, g: Array) -> tuple[Array]:
     return (g * slope,)
 
 
@@ -377,12 +383,12 @@ _SLOPE = math.sqrt(2 / math.pi)
 
 
 @jax.custom_vjp
-def _gelu_tanh(x):
+def _gelu_tanh(x: Array) -> Array:
     wide = widen(x)
     return (wide * _near_normal(wide)[0]).astype(x.dtype)
 
 
-def _gelu_tanh_forward(x):
+def _gelu_tanh_forward(x: Array) -> tuple[Array, Array]:
     wide = widen(x)
     p, flat = _near_normal(wide)
     # The tanh is flat long before the square of x overflows; 0 times infinity would be NaN.
@@ -390,7 +396,7 @@ def _gelu_tanh_forward(x):
     return _with_slope(x, wide * p, p + wide * flat * curve)
 
 
-def _near_normal(x):
+def _near_normal(x: Array) -> tuple[Array, Array]:
     """An approximation of ``Φ`` by a tanh, and the slope of that tanh."""
     t = jnp.tanh(_SLOPE * (x + CUBIC * x * x * x))
     return 0.5 * (1 + t), 1 - t * t

@@ -4,6 +4,8 @@ A forbidden token has logit −∞, so its probability is 0. Processors keep at 
 except :func:`suppress_tokens` and :func:`no_repeat_ngram`, which may forbid all of them.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -76,7 +78,7 @@ def top_k_of_rows(
         (Array([5., 1.], dtype=float32), Array([1, 2], dtype=int32))
     """
 
-    def part(x):
+    def part(x: Array) -> tuple[Array, Array]:
         values, places = lax.top_k(x, k)
         return values, places
 
@@ -87,7 +89,7 @@ def top_k_of_rows(
     return jax.shard_map(part, in_specs=rows, out_specs=rows, check_vma=False)(x)
 
 
-def _rows_spec(x) -> P:
+def _rows_spec(x: Array) -> P:
     """The layout of the rows of logits on the current mesh."""
     mesh = current_mesh()
     if mesh is None:
@@ -95,10 +97,10 @@ def _rows_spec(x) -> P:
     return partition_spec(("batch", *[None] * (x.ndim - 2))[: x.ndim - 1], x.shape[:-1], mesh.shape)
 
 
-def _top_k_of_parts(x, k: int, group: int):
+def _top_k_of_parts(x: Array, k: int, group: int) -> tuple[Array, Array]:
     rows = _rows_spec(x)
 
-    def part(x):
+    def part(x: Array) -> tuple[Array, Array]:
         values, places = top_k_two_stage(x, min(k, x.shape[-1]), group)
         places = places + lax.axis_index("tensor") * x.shape[-1]
         gather = lambda a: lax.all_gather(a, "tensor", axis=a.ndim - 1, tiled=True)
@@ -330,33 +332,33 @@ def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]
     return jnp.where(wanted[:, None] < 0, logits, forced)
 
 
-def _column(value, logits):
+def _column(value: Each, logits: Array) -> Array:
     """One value per row, or one for all rows, shaped to broadcast against ``[B V]``."""
     return jnp.asarray(value, logits.dtype).reshape(-1, 1)
 
 
-def _only(logits, keep):
+def _only(logits: Array, keep: Array) -> Array:
     return jnp.where(keep, logits, -jnp.inf)
 
 
-def _is(ids, logits):
+def _is(ids: Array, logits: Array) -> Array:
     return lax.broadcasted_iota(jnp.int32, logits.shape, 1) == ids[:, None]
 
 
-def _order(logits):
+def _order(logits: Array) -> Array:
     """Integers in the order of the logits (rounded to float32), equal for equal logits."""
     x = logits.astype(jnp.float32)
     bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
 
-def _bisect(enough, rows: int):
+def _bisect(enough: Callable[[Array], Array], rows: int) -> Array:
     """Returns the greatest limit per row that lets enough entries through, by bisection.
 
     On XLA:CPU, sorting a vocabulary takes many times as long as these 32 passes over it.
     """
 
-    def halve(_, bounds):
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low & high) + ((low ^ high) >> 1)  # the mean of both, without overflow
         fine = enough(middle)
@@ -367,7 +369,7 @@ def _bisect(enough, rows: int):
     return lax.fori_loop(0, 32, halve, bounds)[0]
 
 
-def _first(order, least, room):
+def _first(order: Array, least: Array, room: Array) -> Array:
     """Selects the entries above ``least``, and the first ``room`` that equal it, in each row."""
     equal = order == least
     crowded = (equal.sum(-1, keepdims=True) > room).any()
@@ -375,7 +377,7 @@ def _first(order, least, room):
     return (order > least) | lax.cond(crowded, early, lambda equal: equal, equal)
 
 
-def _present(logits, ids, valid):
+def _present(logits: Array, ids: Array, valid: Array) -> Array:
     """Marks the tokens of the vocabulary that are among the valid ``ids`` of their row."""
     V = logits.shape[1]
     rows = lax.broadcasted_iota(jnp.int32, ids.shape, 0)

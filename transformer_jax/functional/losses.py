@@ -1,13 +1,13 @@
 """Cross-entropy as a sum and its weight, and the map from hidden states to logits."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.core.trees import Child
 from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels import cross_entropy as kernels
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES
@@ -84,11 +84,11 @@ class OutputTable:
         Array([[0.5, 1. ]], dtype=float32)
     """
 
-    table: Any
-    bias: Any = None
+    table: Child[Array]
+    bias: Child[Array] | None = None
     scale: float = dataclasses.field(default=1.0, metadata={"static": True})
     softcap: float | None = dataclasses.field(default=None, metadata={"static": True})
-    rows: Any = None
+    rows: Child[Array] | None = None
     ids: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
@@ -141,5 +141,8 @@ def linear_cross_entropy(
     """
     if chunk == 0:
         return cross_entropy(output.logits(hidden), targets, weights, label_smoothing)
-    fused = kernels.linear_cross_entropy
-    return fused(hidden, output, targets, weights, label_smoothing=label_smoothing, chunk=chunk)
+    trained = None if output.rows is None else output.ids
+    head = kernels.FusedLoss(output.scale, output.softcap, label_smoothing, chunk, trained)
+    return kernels.linear_cross_entropy(
+        head, hidden, output.table, output.rows, output.bias, targets, weights
+    )

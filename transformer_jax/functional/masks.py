@@ -5,16 +5,18 @@ True means visible (the opposite of PyTorch's ``key_padding_mask``).
 """
 
 import dataclasses
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Integer, Shaped
+from jaxtyping import Array, Bool, Int, Integer, PyTree, Shaped
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.core.trees import Child
 from transformer_jax.functional.array_arguments import check_mask
 
 __all__ = [
@@ -38,6 +40,8 @@ _FIELDS = {
     "kv_segments": Integer[Array, "B S"] | Integer[np.ndarray, "B S"] | None,
     "offset": int | Integer[Array, ""] | Integer[np.ndarray, ""],
 }
+# Causal, window, and an offset that is known.
+Static = tuple[bool, int | None, int | None]
 _STATIC = ("causal", "window")
 _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
 
@@ -72,15 +76,14 @@ class Mask:
                [1, 1, 0]], dtype=int32)
     """
 
-    # Any, because JAX rebuilds pytrees with placeholders that no narrower type admits.
     causal: bool = False
     window: int | None = None
-    kv_lengths: Any = None
-    q_lengths: Any = None
-    q_segments: Any = None
-    kv_segments: Any = None
-    dense: Any = None
-    offset: Any = 0
+    kv_lengths: Child[Array] | None = None
+    q_lengths: Child[Array] | None = None
+    q_segments: Child[Array] | None = None
+    kv_segments: Child[Array] | None = None
+    dense: Child[Array] | None = None
+    offset: Child[int | Array] = 0
 
     def __post_init__(self) -> None:
         check_values("Mask: ", _FIELDS, {name: getattr(self, name) for name in _FIELDS})
@@ -116,7 +119,7 @@ class Mask:
         dense = _both(self.dense, other.dense, jnp.logical_and)
         if q_segments is None:
             q_segments, kv_segments = other.q_segments, other.kv_segments
-        elif other.q_segments is not None:
+        elif other.q_segments is not None and other.kv_segments is not None:
             # Two packings at once: one of them has to become an array.
             dense = _both(
                 dense, _same_segment(other.q_segments, other.kv_segments), jnp.logical_and
@@ -144,7 +147,9 @@ class Mask:
         found = self.array(T, S)
         return None if found is None else found.any(-1, keepdims=True)
 
-    def block(self, t0: Any, t: int, s0: Any, s: int) -> Bool[Array, "#B #N #t #s"] | None:
+    def block(
+        self, t0: int | Int[Array, ""], t: int, s0: int | Int[Array, ""], s: int
+    ) -> Bool[Array, "#B #N #t #s"] | None:
         """Queries ``t0 .. t0 + t`` against keys ``s0 .. s0 + s``; the starts may be traced.
 
         Blocks must lie inside the arrays that the mask holds (see :meth:`padded`). Dimensions
@@ -163,7 +168,7 @@ class Mask:
             parts.append(cols[None, None] < self.kv_lengths[:, None, None, None])
         if self.q_lengths is not None:
             parts.append(rows[None, None] < self.q_lengths[:, None, None, None])
-        if self.q_segments is not None:
+        if self.q_segments is not None and self.kv_segments is not None:
             q, kv = _cut(self.q_segments, 1, t0, t), _cut(self.kv_segments, 1, s0, s)
             parts.append(_same_segment(q, kv))
         if self.dense is not None:
@@ -194,7 +199,9 @@ class Mask:
         cut = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, start, size, axis)
         return self._of_queries(start, cut)
 
-    def _of_queries(self, start: Any, cut: Any) -> "Mask":
+    def _of_queries(
+        self, start: int | Int[Array, ""], cut: Callable[[Array, int], Array]
+    ) -> "Mask":
         """The mask of the queries from ``start`` on; ``cut`` slices an axis of an array."""
         dense, ends, segments = self.dense, self.q_lengths, self.q_segments
         return dataclasses.replace(
@@ -223,7 +230,7 @@ class Mask:
             ]
             dense = jnp.pad(dense, [(0, more) for more in after])
         q_segments, kv_segments = self.q_segments, self.kv_segments
-        if q_segments is not None:
+        if q_segments is not None and kv_segments is not None:
             q_segments = jnp.pad(q_segments, ((0, 0), (0, more_T)))
             kv_segments = jnp.pad(kv_segments, ((0, 0), (0, more_S)))
         return dataclasses.replace(
@@ -331,13 +338,15 @@ def dense_mask(array: Bool[Array, "#B #N #T #S"]) -> Mask:
     return as_mask(array, "dense_mask") or Mask()
 
 
-def _both(a: Array | None, b: Array | None, combine: Any) -> Array | None:
+def _both(
+    a: Array | None, b: Array | None, combine: Callable[[Array, Array], Array]
+) -> Array | None:
     if a is None or b is None:
         return b if a is None else a
     return combine(a, b)
 
 
-def _both_positions(a: Mask, b: Mask) -> tuple[int | None, Any]:
+def _both_positions(a: Mask, b: Mask) -> tuple[int | None, int | Array]:
     """Returns the window and the offset of ``a & b``."""
     sizes = [m.window for m in (a, b) if m.window is not None]
     size = min(sizes) if sizes else None
@@ -359,14 +368,14 @@ def _same_segment(q: Array, kv: Array) -> Array:
     return ((q[:, :, None] == kv[:, None, :]) & (q != 0)[:, :, None])[:, None]
 
 
-def _cut(x: Array, axis: int, start: Any, size: int) -> Array:
+def _cut(x: Array, axis: int, start: int | Array, size: int) -> Array:
     """``size`` entries of an axis from ``start``; all of it if it broadcasts."""
     if x.shape[axis] == 1 or (isinstance(start, int) and start == 0 and x.shape[axis] == size):
         return x
     return jax.lax.dynamic_slice_in_dim(x, start, size, axis)
 
 
-def _flatten(mask: Mask) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+def _flatten(mask: Mask) -> tuple[list[tuple[jax.tree_util.GetAttrKey, PyTree]], Static]:
     key = jax.tree_util.GetAttrKey
     # A Python int is part of the structure, an array is a leaf.
     fixed = mask.offset if isinstance(mask.offset, int) else None
@@ -375,7 +384,7 @@ def _flatten(mask: Mask) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
     return leaves, (*(getattr(mask, name) for name in _STATIC), fixed)
 
 
-def _unflatten(static: tuple[Any, ...], leaves: Any) -> Mask:
+def _unflatten(static: Static, leaves: Iterable[PyTree]) -> Mask:
     names = (*_STATIC, *_ARRAYS, "offset")
     *flags, fixed = static
     *arrays, offset = leaves

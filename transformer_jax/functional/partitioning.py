@@ -9,14 +9,14 @@ import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int, Shaped
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.array_arguments import real_arguments
@@ -138,7 +138,7 @@ def _log_once(what: str, name: str | None, size: int, parts: int) -> None:
     log.warning(f"{what}: dimension {name} of {size} is not divisible by {parts}, so not split")
 
 
-def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]:
+def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[object]:
     """Context manager: sets the mesh for programs traced inside; one device changes nothing.
 
     Example:
@@ -192,7 +192,7 @@ def constrain(x: Shaped[Array, "..."], axes: Axes) -> Shaped[Array, "..."]:
     return lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh.shape))
 
 
-def constrain_rows(tree: Any) -> Any:
+def constrain_rows(tree: PyTree) -> PyTree:
     """Splits the first axis of each array of a tree, the rows of a batch, over the current mesh.
 
     The layout of all other axes does not change.
@@ -213,7 +213,9 @@ def constrain_rows(tree: Any) -> Any:
     return jax.tree.map(split, tree)
 
 
-def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float[Array, "..."]:
+def unshard_fsdp(
+    x: Float[Array, "..."], axes: Axes | None, dtype: DTypeLike
+) -> Float[Array, "..."]:
     """Returns a parameter for a product: in ``dtype``, gathered over ``fsdp``, else split.
 
     The cast comes first, so that devices exchange values of the compute dtype. Its derivative sums
@@ -243,7 +245,7 @@ def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float
 
 
 def unshard_fsdp_again(
-    x: Float[Array, "..."], axes: Axes | None, dtype: Any, g: Float[Array, "..."]
+    x: Float[Array, "..."], axes: Axes | None, dtype: DTypeLike, g: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Repeats :func:`unshard_fsdp` in a backward pass, after the cotangent ``g``; returns both.
 
@@ -264,7 +266,7 @@ def take_rows(
     table: Float[Array, "V D"],
     indices: Int[Array, "*where"],
     axes: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*where D"]:
     """Looks up rows of a table, rounded to ``dtype`` but in the table's dtype.
 
@@ -297,12 +299,12 @@ def take_rows(
     return found.astype(table.dtype)
 
 
-def _rounded(x: Array, dtype: Any) -> Array:
+def _rounded(x: Array, dtype: DTypeLike) -> Array:
     return x if x.dtype == dtype else x.astype(dtype).astype(x.dtype)
 
 
 def _take_parts(
-    stored: P, rest: tuple[str, ...], dtype: Any, table: Array, indices: Array
+    stored: P, rest: tuple[str, ...], dtype: DTypeLike, table: Array, indices: Array
 ) -> Array:
     """Looks up rows at this device's indices in a table whose parts are spread over all devices.
 
@@ -336,16 +338,16 @@ def _take_parts(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _whole_rows(over, dtype, table):
+def _whole_rows(over: str, dtype: DTypeLike, table: Array) -> Array:
     """Gathers a table whose columns are split over the devices along ``over``, in ``dtype``."""
     return lax.all_gather(table.astype(dtype), over, axis=1, tiled=True).astype(table.dtype)
 
 
-def _whole_rows_forward(over, dtype, table):
+def _whole_rows_forward(over: str, dtype: DTypeLike, table: Array) -> tuple[Array, None]:
     return _whole_rows(over, dtype, table), None
 
 
-def _whole_rows_backward(over, dtype, _, g):
+def _whole_rows_backward(over: str, dtype: DTypeLike, _: None, g: Array) -> tuple[Array]:
     return (reduce_scatter(g, over, 1),)
 
 

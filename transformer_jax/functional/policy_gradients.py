@@ -81,10 +81,10 @@ def generalized_advantages(
     return advantages, advantages + values
 
 
-def _backward_sums(terms, mask, factor: float):
+def _backward_sums(terms: Array, mask: Array, factor: float) -> Array:
     """``s_t = x_t + factor s_{t+1}`` along the last axis; 0 where the mask is False."""
 
-    def step(after, at):
+    def step(after: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
         term, here = at
         total = jnp.where(here, term + factor * after, 0)
         return total, total
@@ -116,7 +116,7 @@ def normalized_advantages(
     return jnp.where(mask & (size > 0), scaled, 0).astype(jnp.result_type(advantages, 1.0))
 
 
-def _centred(x, pivot, mask, axis):
+def _centred(x: Array, pivot: Array, mask: Array, axis: int | None) -> tuple[Array, Array]:
     """The largest distance from a pivot, and distances from the mean as fractions of it.
 
     The pivot is one of the values: subtracting it is exact for values close to it, so equal values

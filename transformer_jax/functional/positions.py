@@ -1,7 +1,7 @@
 """Positional encodings: sinusoids, rotary embeddings (RoPE), and biases that depend on distance."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -370,7 +370,7 @@ def _bucket_of_distance(buckets: int, max_distance: int) -> Int[np.ndarray, " di
     return np.where(distance < exact, distance, far).astype(np.int32)
 
 
-def _distances(T: int, S: int, offset: Any) -> Int[Array, "{T} {S}"]:
+def _distances(T: int, S: int, offset: int | Array) -> Int[Array, "{T} {S}"]:
     """``s - (t + offset)``."""
     queries = jnp.arange(T, dtype=jnp.int32)[:, None] + offset
     return jnp.arange(S, dtype=jnp.int32)[None, :] - queries

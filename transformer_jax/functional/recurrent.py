@@ -10,12 +10,12 @@ States are float32, whatever the dtype of ``projected``.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.array_arguments import real_arguments
@@ -23,6 +23,7 @@ from transformer_jax.functional.array_arguments import real_arguments
 __all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts", "stop_at_multiples"]
 
 State = tuple[Array, ...]  # [B D] each; the first is the output
+Outputs = tuple[Array, State]  # outputs [B T D], and the final state
 # (operand [B D], index of its first block of columns, and one past its last)
 # -> projected[:, columns] + operand U[:, columns], in float32
 Add = Callable[[Array, int, int], Array]
@@ -152,7 +153,7 @@ def reverse_texts(
     return jnp.take_along_axis(x, places[:, :, None], axis=1)
 
 
-def stop_at_multiples(state: Any, place: Int[Array, ""], truncate: int | None) -> Any:
+def stop_at_multiples(state: PyTree, place: Int[Array, ""], truncate: int | None) -> PyTree:
     """Blocks the gradient of a state at positions that are multiples of ``truncate``.
 
     Truncated backpropagation through time, Williams and Peng 1990.
@@ -174,19 +175,35 @@ def stop_at_multiples(state: Any, place: Int[Array, ""], truncate: int | None) -
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _recur(cell, truncate, projected, kernel, state, texts):
+def _recur(
+    cell: Cell,
+    truncate: int | None,
+    projected: Array,
+    kernel: Array,
+    state: State,
+    texts: tuple[Array, Array | None],
+) -> Outputs:
     return _scan(cell, truncate, projected, kernel, state, texts)[0]
 
 
-def _scan(cell: Cell, truncate: int | None, projected, kernel, state, texts) -> Any:
+def _scan(
+    cell: Cell,
+    truncate: int | None,
+    projected: Array,
+    kernel: Array,
+    state: State,
+    texts: tuple[Array, Array | None],
+) -> tuple[Outputs, tuple[Array, ...]]:
     """The outputs and the final state, and the operands of the kernel at each position."""
     D, (lengths, begins) = kernel.shape[0], texts
 
-    def body(state, step):
+    def body(
+        state: State, step: tuple[Array, Array, Array | None]
+    ) -> tuple[State, tuple[Array, tuple[Array, ...]]]:
         place, now, begin = step
         met = []
 
-        def add(operand, start, stop):
+        def add(operand: Array, start: int, stop: int) -> Array:
             columns = now[:, start * D : stop * D].astype(jnp.float32)
             if start >= cell.products:
                 return columns
@@ -208,13 +225,22 @@ def _scan(cell: Cell, truncate: int | None, projected, kernel, state, texts) -> 
     return (outputs.swapaxes(0, 1), last), met
 
 
-def _recur_forward(cell, truncate, projected, kernel, state, texts):
+def _recur_forward(
+    cell: Cell,
+    truncate: int | None,
+    projected: Array,
+    kernel: Array,
+    state: State,
+    texts: tuple[Array, Array | None],
+) -> tuple[Outputs, PyTree]:
     scan = lambda projected, state: _scan(cell, truncate, projected, kernel, state, texts)
     found, pull, met = jax.vjp(scan, projected, state, has_aux=True)
     return found, (pull, met, kernel)
 
 
-def _recur_backward(cell, truncate, kept, gradients):
+def _recur_backward(
+    cell: Cell, truncate: int | None, kept: PyTree, gradients: Outputs
+) -> tuple[Array, Array, State, None]:
     del truncate
     pull, met, kernel = kept
     projected, state = pull(gradients)
@@ -238,7 +264,7 @@ def _widths(cell: Cell) -> list[int]:
     """Returns the number of blocks of the kernel in each product of a step, in order."""
     found = []
 
-    def add(operand, start, stop):
+    def add(operand: Array, start: int, stop: int) -> Array:
         if start < cell.products:
             found.append(stop - start)
         return jnp.zeros((1, stop - start))

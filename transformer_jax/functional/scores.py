@@ -7,7 +7,6 @@ heads-first. :class:`Scores` is the input of the softmax as a single value, for 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Positive
 from transformer_jax.core.errors import ArgumentError
+from transformer_jax.core.trees import Child
 from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels import products
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
@@ -29,6 +29,7 @@ __all__ = [
     "ScaledDot",
     "Score",
     "Scores",
+    "Shaped",
     "dot",
     "masked_softmax",
     "mix",
@@ -46,6 +47,9 @@ FULLY_MASKED_THRESHOLD = -1e29
 # Scores how well each key matches each query: [B N T H] and [B N S J] to [B N T S]. A score with
 # parameters is a closure.
 Score = Callable[[Array, Array], Array]
+
+# Queries, keys or values, or their shapes alone.
+Shaped = Array | jax.ShapeDtypeStruct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +123,8 @@ class Scores:
         score: Function of queries and keys.
     """
 
-    # Any, because JAX rebuilds trees with placeholders that no narrower type admits.
-    mask: Any = None  # Mask
-    bias: Any = None
+    mask: Child[Mask] | None = None
+    bias: Child[Array] | None = None
     score: Score = dataclasses.field(default=scaled_dot, metadata={"static": True})
 
     def weights(

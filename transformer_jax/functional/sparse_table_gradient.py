@@ -5,11 +5,11 @@ values equal those of the table with the rows put in, bit for bit.
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from transformer_jax.functional.array_arguments import real_arguments
@@ -46,7 +46,7 @@ def replace_taken(
     indices: Int[Array, "*where"],
     ids: tuple[int, ...],
     size: int,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*where D"]:
     """Replaces looked-up rows of a table by ``rows`` where the index is one of ``ids``.
 
@@ -92,11 +92,15 @@ def with_gradient_of_rows(
     return z
 
 
-def _forward(ids, z, hidden, rows):
+def _forward(
+    ids: tuple[int, ...], z: Array, hidden: Array, rows: Array
+) -> tuple[Array, tuple[Array, Array]]:
     return z, (hidden, rows)
 
 
-def _backward(ids, saved, g):
+def _backward(
+    ids: tuple[int, ...], saved: tuple[Array, Array], g: Array
+) -> tuple[Array, None, Array]:
     hidden, rows = saved
     own = jnp.take(g, jnp.asarray(ids, jnp.int32), axis=-1)
     flat = lambda a: a.reshape(-1, a.shape[-1]).astype(g.dtype)

@@ -212,13 +212,13 @@ def cbow_sampled_loss(
     return jnp.where(mask.any(-1), losses, 0.0).sum()
 
 
-def row_means(mask):
+def row_means(mask: Array) -> Array:
     """Weights of a mean over the last axis; 0 in rows without True."""
     weights = mask.astype(jnp.float32)
     return weights / jnp.maximum(weights.sum(-1, keepdims=True), 1.0)
 
 
-def _sampled(hidden, outputs, targets, negatives):
+def _sampled(hidden: Array, outputs: Array, targets: Array, negatives: Array) -> Array:
     positive = (hidden * outputs[targets]).sum(-1)
     sampled = jnp.einsum("pd,pxd->px", hidden, outputs[negatives])
     return jax.nn.softplus(-positive) + jax.nn.softplus(sampled).sum(-1)

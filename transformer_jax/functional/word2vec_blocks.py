@@ -239,6 +239,6 @@ def cbow_block_softmax_loss(
     return jnp.where(mask.any(-1), losses, 0.0).sum()
 
 
-def _noise_weights(mask, count, negative):
+def _noise_weights(mask: Array, count: int, negative: float) -> Array:
     """[S 1]: the weight of each negative for each word of the block."""
     return (negative / count) * mask.sum(0).astype(jnp.float32)[:, None]

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from transformer_jax.core.errors import ArgumentError
@@ -30,7 +31,7 @@ from transformer_jax.functional.partitioning import (
     current_mesh,
     partition_spec,
 )
-from transformer_jax.functional.scores import ALL_KEYS, Scores
+from transformer_jax.functional.scores import ALL_KEYS, Scores, Shaped
 
 __all__ = [
     "KERNELS",
@@ -47,6 +48,9 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+# Queries, keys, values, scores, and the number of devices that share the queries of a text.
+Case = tuple[Shaped, Shaped, Shaped, Scores, int]
 
 
 class Kernel(NamedTuple):
@@ -101,9 +105,9 @@ LONG = 512
 
 def select_kernel(
     implementation: str,
-    q: Array | jax.ShapeDtypeStruct,
-    k: Array | jax.ShapeDtypeStruct,
-    v: Array | jax.ShapeDtypeStruct,
+    q: Shaped,
+    k: Shaped,
+    v: Shaped,
     scores: Scores = ALL_KEYS,
 ) -> Kernel:
     """Returns the kernel of this name, or the XLA kernel for ``auto`` and for unsupported cases.
@@ -174,7 +178,7 @@ def _chosen(kernel: Kernel, why: str = "") -> Kernel:
 def resolve_implementation(
     implementation: str,
     platform: str,
-    dtype: Any,
+    dtype: DTypeLike,
     head_dim: int,
     capability: float = 9.0,
 ) -> str:
@@ -208,7 +212,7 @@ def resolve_implementation(
 
 
 def device_reason(
-    name: str, platform: str, dtype: Any, head_dim: int, capability: float = 9.0
+    name: str, platform: str, dtype: DTypeLike, head_dim: int, capability: float = 9.0
 ) -> str | None:
     """Returns the reason why devices lack a kernel; None if they have it.
 
@@ -245,7 +249,8 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
     mesh, parts = current_mesh(), _sequence_parts(q.shape[2], k.shape[2])
     if mesh is None or (kernel.partitioned and parts == 1):
         return kernel.run(q, k, v, scores)
-    if parts > 1 and kernel.run_part is None:
+    run_part = kernel.run_part
+    if parts > 1 and run_part is None:
         return kernel.run(*divide_queries(q, k, v), scores)
     B, K = k.shape[:2]
     rows, heads = partition_spec(("batch", "heads"), (B, K), mesh.shape, what="attention")
@@ -258,12 +263,12 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
         of_mask = dataclasses.replace(of_mask, dense=dense_spec)
 
     def part(q: Array, k: Array, v: Array, mask: Mask | None) -> Array:
-        if parts == 1:
+        if run_part is None or parts == 1:
             return kernel.run(q, k, v, dataclasses.replace(scores, mask=mask))
         if kernel.gathers_keys:
             k, v = (lax.all_gather(x, "context", axis=2, tiled=True) for x in (k, v))
         part_scores = dataclasses.replace(scores, mask=Mask() if mask is None else mask)
-        return cast(Any, kernel.run_part)(q, k, v, part_scores, lax.axis_index("context"))
+        return run_part(q, k, v, part_scores, lax.axis_index("context"))
 
     mapped = jax.shard_map(part, in_specs=(x, x, x, of_mask), out_specs=x, check_vma=False)
     return mapped(q, k, v, mask)
@@ -309,7 +314,7 @@ def _sequence_parts(T: int, S: int) -> int:
     return size
 
 
-def _by_length(case: Any, short: Kernel, limit: int | None) -> Kernel:
+def _by_length(case: Case, short: Kernel, limit: int | None) -> Kernel:
     """Chooses ``chunked`` from a length on or for large scores, if it supports the case."""
     (B, N, T, _), S = case[0].shape, case[1].shape[2]
     devices = math.prod(axis_size(name) for name in ("data", "fsdp", "tensor"))

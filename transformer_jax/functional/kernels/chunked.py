@@ -8,13 +8,15 @@ weights from the saved log-normalizers.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from transformer_jax.functional.kernels.products import Saved
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
     ALL_KEYS,
@@ -22,6 +24,7 @@ from transformer_jax.functional.scores import (
     MASK_VALUE,
     ScaledDot,
     Scores,
+    Shaped,
     mix,
     query_key_product,
     transposed_value_product,
@@ -37,10 +40,13 @@ __all__ = [
     "supports",
 ]
 BLOCK = 128  # keys at a time; measured best on CPU, see benchmarks
+# Queries, the cotangent of the output, the log-normalizer, and the product of output and cotangent.
+Rows = tuple[Array, Array, Array, Array]
+Sums = tuple[Array, Array, Array]  # gradients of queries, keys and values
 QUERY_BLOCKS = 8  # at most, each compiled once; computes 9/16 of a causal square
 
 
-def supports(q: Any, k: Any, v: Any, scores: Scores, parts: int = 1) -> str | None:
+def supports(q: Shaped, k: Shaped, v: Shaped, scores: Scores, parts: int = 1) -> str | None:
     """Returns the reason why this kernel does not support a case; None if it does."""
     if scores.bias is not None:
         # The bias and its gradient are [T S] themselves, so no memory would be saved.
@@ -114,7 +120,7 @@ class Softmax(NamedTuple):
         row = jnp.zeros((*q.shape[:3], 1), jnp.float32)
         return Softmax(row, row + MASK_VALUE, jnp.zeros((*q.shape[:3], U), jnp.float32))
 
-    def finish(self, dtype: Any) -> tuple[Float[Array, "B N T U"], Float[Array, "B N T 1"]]:
+    def finish(self, dtype: DTypeLike) -> tuple[Float[Array, "B N T U"], Float[Array, "B N T 1"]]:
         """Returns the output and the log-normalizer; fully masked queries give zeros."""
         visible = self.top > FULLY_MASKED_THRESHOLD
         total = jnp.where(visible, self.total, 1.0)
@@ -140,7 +146,7 @@ def add_keys(
 
 
 def gradients(
-    rows: tuple[Array, Array, Array, Array],
+    rows: Rows,
     k: Float[Array, "B K s H"],
     v: Float[Array, "B K s U"],
     allowed: Bool[Array, "#B #N #T #s"] | None,
@@ -169,14 +175,14 @@ def gradients(
 
 def _forward(
     q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, block: int
-) -> tuple[Array, Any]:
+) -> tuple[Array, Saved]:
     T, S = q.shape[2], k.shape[2]
     keys, values = _blocks(k, block), _blocks(v, block)
     outs, logs = [], []
     for t0, t, start, end in _plan(T, S, mask, block):
-        queries = lax.slice_in_dim(q, t0, t0 + t, axis=2)
+        queries = _cut(q, t0, t)
 
-        def body(j: Any, carry: Softmax, queries: Array = queries, t0: int = t0) -> Softmax:
+        def body(j: Array, carry: Softmax, queries: Array = queries, t0: int = t0) -> Softmax:
             allowed = mask.block(t0, queries.shape[2], j * block, block)
             return add_keys(carry, queries, _block(keys, j), _block(values, j), allowed, score)
 
@@ -188,7 +194,7 @@ def _forward(
     return y, (q, k, v, mask, y, log)
 
 
-def _backward(score: ScaledDot, block: int, saved: Any, g: Array) -> tuple[Array | None, ...]:
+def _backward(score: ScaledDot, block: int, saved: Saved, g: Array) -> tuple[Array | None, ...]:
     # XLA would keep blocks of the forward pass, and zeros for all layers, until they are needed
     # here. A barrier prevents it, which halves the GPU memory of packed rows.
     saved, g, zero = lax.optimization_barrier((saved, g, jnp.float32(0)))
@@ -200,9 +206,9 @@ def _backward(score: ScaledDot, block: int, saved: Any, g: Array) -> tuple[Array
     dk, dv = jnp.full(keys.shape, zero), jnp.full(values.shape, zero)
     dqs = []
     for t0, t, start, end in _plan(T, S, mask, block):
-        rows = tuple(lax.slice_in_dim(x, t0, t0 + t, axis=2) for x in (q, g, log, center))
+        rows = _cut(q, t0, t), _cut(g, t0, t), _cut(log, t0, t), _cut(center, t0, t)
 
-        def body(j: Any, sums: Any, rows: Any = rows, t0: int = t0) -> Any:
+        def body(j: Array, sums: Sums, rows: Rows = rows, t0: int = t0) -> Sums:
             allowed = mask.block(t0, rows[0].shape[2], j * block, block)
             more = gradients(rows, _block(keys, j), _block(values, j), allowed, score)
             return sums[0] + more[0], _plus(sums[1], more[1], j), _plus(sums[2], more[2], j)
@@ -221,6 +227,11 @@ def _backward(score: ScaledDot, block: int, saved: Any, g: Array) -> tuple[Array
 
 def _masked(s: Array, allowed: Array | None) -> Array:
     return s if allowed is None else jnp.where(allowed, s, MASK_VALUE)
+
+
+def _cut(x: Array, t0: int, t: int) -> Array:
+    """Selects ``t`` queries from ``t0`` on."""
+    return lax.slice_in_dim(x, t0, t0 + t, axis=2)
 
 
 def _block(blocks: Array, j: Array) -> Array:

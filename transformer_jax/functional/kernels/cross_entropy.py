@@ -7,13 +7,14 @@ computed. Reverse mode only.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.functional.kernels.products import (
     matmul,
@@ -31,7 +32,10 @@ from transformer_jax.functional.partitioning import (
     unshard_fsdp,
 )
 
-__all__ = ["LARGE", "linear_cross_entropy", "token_cross_entropy", "weighted"]
+__all__ = ["LARGE", "FusedLoss", "linear_cross_entropy", "token_cross_entropy", "weighted"]
+
+# The loss, and the gradients of states, table, bias and weights.
+Gradients = tuple[Array, Array, Array, Array | None, Array]
 
 LARGE = 2**30  # most bytes of logits on a device at a time, if no chunk is given
 
@@ -41,7 +45,9 @@ def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> A
     return jnp.where(weights != 0, weights * losses, 0)
 
 
-def row_losses(z, targets, label_smoothing: float, split: VocabularySplit | None = None):
+def row_losses(
+    z: Array, targets: Array, label_smoothing: float, split: VocabularySplit | None = None
+) -> tuple[Array, Array, Array]:
     """Returns the loss of each row, and the maximum and the normalizer of its softmax."""
     high = z.max(-1, keepdims=True)
     high = high if split is None else lax.pmax(high, split.over)
@@ -61,8 +67,14 @@ def row_losses(z, targets, label_smoothing: float, split: VocabularySplit | None
 
 
 def logit_gradients(
-    z, high, total, targets, factor, label_smoothing: float, split: VocabularySplit | None = None
-):
+    z: Array,
+    high: Array,
+    total: Array,
+    targets: Array,
+    factor: Array,
+    label_smoothing: float,
+    split: VocabularySplit | None = None,
+) -> Array:
     """Returns the gradient of ``Σ factor · loss`` with respect to the logits."""
     factor = factor[..., None]
     # Written as in row_losses, so that the exponentials are computed once. The one-hot is a
@@ -87,12 +99,16 @@ def token_cross_entropy(
     return row_losses(widen(logits), targets, label_smoothing)[0]
 
 
-def _token_forward(logits, targets, label_smoothing):
+def _token_forward(
+    logits: Array, targets: Array, label_smoothing: float
+) -> tuple[Array, tuple[Array, ...]]:
     losses, high, total = row_losses(widen(logits), targets, label_smoothing)
     return losses, (logits, high, total, targets)
 
 
-def _token_backward(label_smoothing, saved, g):
+def _token_backward(
+    label_smoothing: float, saved: tuple[Array, ...], g: Array
+) -> tuple[Array, None]:
     logits, high, total, targets = saved
     slope = logit_gradients(widen(logits), high, total, targets, g, label_smoothing)
     return slope.astype(logits.dtype), None
@@ -101,29 +117,7 @@ def _token_backward(label_smoothing, saved, g):
 token_cross_entropy.defvjp(_token_forward, _token_backward)
 
 
-def linear_cross_entropy(
-    x: Float[Array, "*rows D"],
-    output: Any,
-    targets: Int[Array, "*rows"],
-    weights: Float[Array, "*rows"] | None = None,
-    *,
-    label_smoothing: float = 0.0,
-    chunk: int | None = None,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Computes :func:`.losses.linear_cross_entropy` without keeping the logits."""
-    D = x.shape[-1]
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
-    trained = None if output.rows is None else output.ids
-    head = _Head(output.scale, output.softcap, label_smoothing, chunk, trained)
-    # Rows of a batch, and the positions in them: a mesh divides both.
-    shape = (*targets.shape[:1], -1) if targets.ndim > 1 else (-1, 1)
-    x, targets, weights = x.reshape(*shape, D), targets.reshape(shape), weights.reshape(shape)
-    tables = output.table, output.rows, output.bias
-    return _fused(head, x, *tables, targets, weights), weights.sum()
-
-
-class _Head(NamedTuple):
+class FusedLoss(NamedTuple):
     """The settings of the loss: everything except its arrays."""
 
     scale: float
@@ -133,7 +127,8 @@ class _Head(NamedTuple):
     trained: tuple[int, ...] | None = None  # tokens whose table rows are trained; None is all
     split: VocabularySplit | None = None
 
-    def logits(self, x, table, bias):
+    def logits(self, x: Array, table: Array, bias: Array | None) -> Array:
+        """Returns the scores of a device's part of the vocabulary."""
         z = matmul(x, table.astype(x.dtype), x.ndim - 1, 1)
         if self.scale != 1.0:
             z = z * self.scale
@@ -142,7 +137,7 @@ class _Head(NamedTuple):
         z = soft_cap(z, self.cap)
         return z if self.split is None else self.split.masked(z)
 
-    def table_gradient(self, x, d):
+    def table_gradient(self, x: Array, d: Array) -> Array:
         """Returns the gradient of the trained rows, transposed, from a device's logits.
 
         It stays transposed until it is complete: see :func:`kernel_gradient`.
@@ -156,7 +151,26 @@ class _Head(NamedTuple):
         return transposed_matmul(x, jnp.take(d, ids, axis=-1, mode="fill", fill_value=0))
 
 
-def _num_chunks(head: _Head, rows: int, V: int) -> int:
+def linear_cross_entropy(
+    head: FusedLoss,
+    x: Float[Array, "*rows D"],
+    table: Float[Array, "V D"],
+    rows: Float[Array, "A D"] | None,
+    bias: Float[Array, " V"] | None,
+    targets: Int[Array, "*rows"],
+    weights: Float[Array, "*rows"] | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Computes :func:`.losses.linear_cross_entropy` without keeping the logits."""
+    D = x.shape[-1]
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
+    # Rows of a batch, and the positions in them: a mesh divides both.
+    shape = (*targets.shape[:1], -1) if targets.ndim > 1 else (-1, 1)
+    x, targets, weights = x.reshape(*shape, D), targets.reshape(shape), weights.reshape(shape)
+    return _fused(head, x, table, rows, bias, targets, weights), weights.sum()
+
+
+def _num_chunks(head: FusedLoss, rows: int, V: int) -> int:
     """Returns the number of chunks of the rows of a device."""
     if head.chunk is not None:
         return max(1, -(-rows // max(1, min(head.chunk or rows, rows))))
@@ -165,12 +179,12 @@ def _num_chunks(head: _Head, rows: int, V: int) -> int:
     return next((n for n in range(count, 2 * count) if rows % n == 0), count)
 
 
-def _chunks(count: int, x, targets, weights):
+def _chunks(count: int, x: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:
     """The rows as ``[chunks, rows, ...]``, where rows of weight 0 fill the last chunk."""
     rows = len(targets)
     size = -(-rows // count)
 
-    def cut(a):
+    def cut(a: Array) -> Array:
         a = jnp.pad(a, ((0, count * size - rows),) + ((0, 0),) * (a.ndim - 1))
         # Chunk i is every count-th row from i on, so each device works on every chunk.
         return a.reshape(size, count, *a.shape[1:]).swapaxes(0, 1)
@@ -178,16 +192,20 @@ def _chunks(count: int, x, targets, weights):
     return cut(x), cut(targets), cut(weights)
 
 
-def _merge_chunks(chunks, rows: int):
+def _merge_chunks(chunks: Array, rows: int) -> Array:
     return chunks.swapaxes(0, 1).reshape(-1, *chunks.shape[2:])[:rows]
 
 
-def _block_losses(head: _Head, table, bias, x, targets, weights):
+def _block_losses(
+    head: FusedLoss, table: Array, bias: Array | None, x: Array, targets: Array, weights: Array
+) -> Array:
     z = head.logits(x, table, bias)
     return weighted(row_losses(z, targets, head.label_smoothing, head.split)[0], weights)
 
 
-def _block_gradients(head: _Head, table, bias, x, targets, weights):
+def _block_gradients(
+    head: FusedLoss, table: Array, bias: Array | None, x: Array, targets: Array, weights: Array
+) -> tuple[Array, Array, Array, Array | None]:
     z = head.logits(x, table, bias)
     losses, high, total = row_losses(z, targets, head.label_smoothing, head.split)
     d = logit_gradients(z, high, total, targets, weights, head.label_smoothing, head.split)
@@ -200,10 +218,12 @@ def _block_gradients(head: _Head, table, bias, x, targets, weights):
     return losses, dx.astype(x.dtype), head.table_gradient(x, d), dbias
 
 
-def _total(head: _Head, x, table, bias, targets, weights):
+def _total(
+    head: FusedLoss, x: Array, table: Array, bias: Array | None, targets: Array, weights: Array
+) -> Array:
     """The loss of a device's rows."""
 
-    def add(total, chunk):
+    def add(total: Array | int, chunk: Sequence[Array]) -> tuple[Array, None]:
         return total + _block_losses(head, table, bias, *chunk).sum(), None
 
     chunks = _chunks(_num_chunks(head, len(targets), len(table)), x, targets, weights)
@@ -212,10 +232,12 @@ def _total(head: _Head, x, table, bias, targets, weights):
     return lax.scan(add, jnp.zeros((), weights.dtype), chunks)[0]
 
 
-def _total_and_gradients(head: _Head, x, table, bias, targets, weights):
+def _total_and_gradients(
+    head: FusedLoss, x: Array, table: Array, bias: Array | None, targets: Array, weights: Array
+) -> Gradients:
     """The loss of a device's rows, and its gradients: ``dtable`` as ``[D V]``, or ``[D A]``."""
 
-    def add(sums, chunk):
+    def add(sums: PyTree, chunk: Sequence[Array]) -> tuple[PyTree, tuple[Array, Array]]:
         losses, dx, *more = _block_gradients(head, table, bias, *chunk)
         sums = jax.tree.map(jnp.add, sums, (weighted(losses, chunk[2]).sum(), *more))
         return sums, (dx, jnp.where(chunk[2] != 0, losses, 0))
@@ -235,7 +257,15 @@ def _total_and_gradients(head: _Head, x, table, bias, targets, weights):
     return total, dx, dtable, dbias, dweights
 
 
-def _on_devices(function, head: _Head, x, table, bias, targets, weights):
+def _on_devices(
+    function: Callable[..., PyTree],
+    head: FusedLoss,
+    x: Array,
+    table: Array,
+    bias: Array | None,
+    targets: Array,
+    weights: Array,
+) -> PyTree:
     """Applies ``function`` to each device's rows and part of the vocabulary.
 
     Sums are added up over the devices once, after all chunks. The gradient of the table has the
@@ -255,7 +285,7 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     chunk = head.chunk and -(-head.chunk // math.prod(mesh.shape[axis] for axis in over))
     head = head._replace(split=parts.split, chunk=chunk)
 
-    def part(x, table, bias, targets, weights):
+    def part(x: Array, table: Array, bias: Array | None, targets: Array, weights: Array) -> PyTree:
         bias = None if bias is None else parts.use_bias(bias)
         used = parts.use(table.astype(x.dtype))
         results = function(head, flat(x), used, bias, flat(targets), flat(weights))
@@ -281,7 +311,7 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     return mapped(x, table, bias, targets, weights)
 
 
-def _unflat(results, x):
+def _unflat(results: PyTree, x: Array) -> PyTree:
     """Restores the leading axes of ``x`` in results of :func:`_total_and_gradients`."""
     if not isinstance(results, tuple):
         return results
@@ -289,12 +319,28 @@ def _unflat(results, x):
     return total, dx.reshape(x.shape), dtable, dbias, dweights.reshape(x.shape[:-1])
 
 
-def _fused(head, x, table, rows, bias, targets, weights):
+def _fused(
+    head: FusedLoss,
+    x: Array,
+    table: Array,
+    rows: Array | None,
+    bias: Array | None,
+    targets: Array,
+    weights: Array,
+) -> Array:
     del rows  # the table has the same values
     return _on_devices(_total, head, x, table, bias, targets, weights)
 
 
-def _fused_forward(head, x, table, rows, bias, targets, weights):
+def _fused_forward(
+    head: FusedLoss,
+    x: Array,
+    table: Array,
+    rows: Array | None,
+    bias: Array | None,
+    targets: Array,
+    weights: Array,
+) -> tuple[Array, PyTree]:
     results = _on_devices(_total_and_gradients, head, x, table, bias, targets, weights)
     total, dx, trained, dbias, dweights = results
     dtable = drows = None
@@ -302,12 +348,12 @@ def _fused_forward(head, x, table, rows, bias, targets, weights):
         trained = constrain(trained, TABLE_AXES[::-1])
         dtable = lax.optimization_barrier(trained).T.astype(table.dtype)
     else:
-        drows = trained.T.astype(rows.dtype)
+        drows = trained.T.astype(cast(Array, rows).dtype)
     dbias = None if bias is None or dbias is None else dbias.astype(bias.dtype)
     return total, (dx, dtable, drows, dbias, dweights)
 
 
-def _fused_backward(head, saved, g):
+def _fused_backward(head: FusedLoss, saved: PyTree, g: Array) -> tuple[PyTree, ...]:
     dx, dtable, drows, dbias, dweights = jax.tree.map(lambda a: g.astype(a.dtype) * a, saved)
     return dx, dtable, drows, dbias, None, dweights
 

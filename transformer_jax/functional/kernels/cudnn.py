@@ -1,6 +1,6 @@
 """Attention by cuDNN's fused kernels, on NVIDIA GPUs in half precision."""
 
-from typing import Any, Literal, cast
+from typing import Literal, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +8,23 @@ from jaxtyping import Array, Float
 
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores
+from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores, Shaped
 
 __all__ = ["run", "run_part", "supports"]
 
 
+class CudnnArguments(TypedDict):
+    """Arguments of ``jax.nn.dot_product_attention``."""
+
+    is_causal: bool
+    key_value_seq_lengths: Array | None
+    local_window_size: tuple[int, int] | None
+
+
 def supports(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Shaped,
+    k: Shaped,
+    v: Shaped,
     scores: Scores,
     parts: int = 1,
 ) -> str | None:
@@ -73,11 +81,12 @@ def run(
     """
     T, S = q.shape[2], k.shape[2]
     mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
+    scale = score.scale_of(q.shape[3])
     (q, k, v), settings = arguments(q, k, v, mask)
-    settings["scale"] = score.scale_of(q.shape[3])
-    attend: Any = jax.nn.dot_product_attention
     try:
-        y = attend(q, k, v, implementation=implementation, **settings)
+        y = jax.nn.dot_product_attention(
+            q, k, v, implementation=implementation, scale=scale, **settings
+        )
     except RuntimeError as error:  # JAX raises it if there is no cuDNN
         reason = "" if jax.devices()[0].platform == "gpu" else ", and there is no GPU"
         reason = reason or f", which JAX does not find ({error})"
@@ -98,7 +107,7 @@ def run_part(q: Array, k: Array, v: Array, scores: Scores, index: Array) -> Arra
 
 def arguments(
     q: Array, k: Array, v: Array, mask: Mask
-) -> tuple[tuple[Array, Array, Array], dict[str, Any]]:
+) -> tuple[tuple[Array, Array, Array], CudnnArguments]:
     """The arguments of ``jax.nn.dot_product_attention``: heads inside, even lengths."""
     S = k.shape[2]
     lengths = mask.kv_lengths
@@ -113,7 +122,7 @@ def arguments(
         return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, x.shape[2] % 2), (0, 0), (0, 0)))
 
     window = None if mask.window is None else (mask.window - 1, 0)
-    settings = {
+    settings: CudnnArguments = {
         "is_causal": mask.causal,
         "key_value_seq_lengths": lengths,
         "local_window_size": window,

@@ -7,12 +7,14 @@ are module functions, not closures, so that JAX traces each of them once.
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
-from jaxtyping import Array, Float, Shaped
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.partitioning import axis_size
 
 __all__ = [
+    "Saved",
     "as_row",
     "kernel_gradient",
     "make_row_major",
@@ -25,6 +27,8 @@ __all__ = [
     "transposed_matmul",
     "widen",
 ]
+
+Saved = PyTree  # what a backward pass reads
 
 # XLA:CPU copies the transposed operand of a batched product. Up to this many queries per head, as
 # in decoding, copying the queries is cheaper than copying the keys.
@@ -54,7 +58,7 @@ def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Fl
 
 
 @real_arguments
-def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
+def sum_rows(x: Float[Array, "*rows F"], dtype: DTypeLike | None = None) -> Float[Array, " F"]:
     """Returns the sum over all axes but the last; on CPU, as a product with ones.
 
     XLA:CPU multiplies matrices faster than it reduces.
@@ -71,28 +75,28 @@ def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
     return total if dtype is None else total.astype(dtype)
 
 
-def _sum_as_product(x):
+def _sum_as_product(x: Array) -> Array:
     rows = x.reshape(-1, x.shape[-1])
     return matmul(jnp.ones((1, rows.shape[0]), x.dtype), rows, 1, 0)[0]
 
 
-def _plain_sum(x):
+def _plain_sum(x: Array) -> Array:
     return x.sum(range(x.ndim - 1), dtype=jnp.promote_types(x.dtype, jnp.float32))
 
 
-def mean_of_rows(x):
+def mean_of_rows(x: Array) -> Array:
     """Returns the mean of each row, as an axis of size 1."""
     return lax.platform_dependent(x, cpu=_mean_as_product, default=_plain_mean)
 
 
-def _mean_as_product(x):
+def _mean_as_product(x: Array) -> Array:
     D, contract = x.shape[-1], (((x.ndim - 1,), (0,)), ((), ()))
     return lax.dot_general(
         x, jnp.full((D, 1), 1 / D, x.dtype), contract, precision=lax.Precision.HIGHEST
     )
 
 
-def _plain_mean(x):
+def _plain_mean(x: Array) -> Array:
     return x.mean(-1, keepdims=True)
 
 
@@ -110,11 +114,11 @@ def transposed_matmul(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> F
     return lax.platform_dependent(a, b, cpu=_row_major_product, default=_rows_product)
 
 
-def _rows_product(a, b):
+def _rows_product(a: Array, b: Array) -> Array:
     return matmul(a, b, 0, 0)
 
 
-def _row_major_product(a, b):
+def _row_major_product(a: Array, b: Array) -> Array:
     # The layout of the result is fixed too: XLA:CPU fails if it would transpose the result.
     return _row_major(matmul(_row_major(a.T), b, 1, 0))
 
@@ -136,7 +140,7 @@ def kernel_gradient(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Flo
     return lax.platform_dependent(a, b, cpu=_swapped_product, default=transposed_matmul)
 
 
-def _swapped_product(a, b):
+def _swapped_product(a: Array, b: Array) -> Array:
     return lax.optimization_barrier(transposed_matmul(b, a)).T
 
 
@@ -156,11 +160,11 @@ def make_row_major(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
     return lax.platform_dependent(x, cpu=_row_major, default=lambda x: x)
 
 
-def _row_major(x):
+def _row_major(x: Array) -> Array:
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def rounded_matmul(a, b, axes):
+def rounded_matmul(a: Array, b: Array, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> Array:
     """Returns the product over pairs of ``axes``, in the dtype of ``a``.
 
     Accelerators sum bfloat16 products in float32 and round as they write. Requesting a float32
@@ -188,12 +192,12 @@ def query_key_product(
     return _queries_first(q, k)
 
 
-def _queries_first(q, k):
+def _queries_first(q: Array, k: Array) -> Array:
     transposed = make_row_major(k.swapaxes(2, 3))
     return jnp.matmul(q, transposed, preferred_element_type=jnp.float32)
 
 
-def _keys_first(q, k):
+def _keys_first(q: Array, k: Array) -> Array:
     return jnp.matmul(k, q.swapaxes(2, 3), preferred_element_type=jnp.float32).swapaxes(2, 3)
 
 

@@ -8,25 +8,29 @@ with blockwise transformers for near-infinite context").
 """
 
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from transformer_jax.functional.kernels.chunked import BLOCK, Softmax, add_keys, gradients
-from transformer_jax.functional.scores import ScaledDot, Scores
+from transformer_jax.functional.kernels.products import Saved
+from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import ScaledDot, Scores, Shaped
 
 __all__ = ["AXIS", "run_part", "supports"]
 
 AXIS = "context"  # of the mesh
+# A gradient of queries, keys and values, and their gradients.
+Carry = tuple[Array, Array, Array, Array, Array]
 
 
 def supports(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Shaped,
+    k: Shaped,
+    v: Shaped,
     scores: Scores,
     parts: int = 1,
 ) -> str | None:
@@ -55,27 +59,32 @@ def run_part(
         index: The device's position along the axis.
     """
     score = cast(ScaledDot, scores.score)
-    return _attend(q, k, v, scores.mask, index, score)
+    return _attend(q, k, v, scores.mask or Mask(), index, score)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _attend(q, k, v, mask, index, score):
+def _attend(q: Array, k: Array, v: Array, mask: Mask, index: Array, score: ScaledDot) -> Array:
     return _forward(q, k, v, mask, index, score)[0]
 
 
-def _forward(q, k, v, mask, index, score):
-    def add(softmax, k, v, s0):
-        def body(softmax, x):
+def _forward(
+    q: Array, k: Array, v: Array, mask: Mask, index: Array, score: ScaledDot
+) -> tuple[Array, Saved]:
+    def add(softmax: Softmax, k: Array, v: Array, s0: Array) -> Softmax:
+        def body(softmax: Softmax, x: tuple[Array, Array, Array]) -> tuple[Softmax, None]:
             k, v, start = x
             allowed = mask.block(index * q.shape[2], q.shape[2], s0 + start, k.shape[2])
             return add_keys(softmax, q, k, v, allowed, score), None
 
         return lax.scan(body, softmax, _blocks(k, v))[0]
 
-    def rotate(carry, step):
+    def rotate(
+        carry: tuple[Softmax, Array, Array], step: Array
+    ) -> tuple[tuple[Softmax, Array, Array], None]:
         softmax, k, v = carry
         softmax = add(softmax, k, v, _owner(index, step) * k.shape[2])
-        return (softmax, *_pass_on((k, v))), None
+        k, v = _pass_on((k, v))
+        return (softmax, k, v), None
 
     carry = (Softmax.empty(q, v.shape[3]), k, v)
     (softmax, *_), _ = lax.scan(rotate, carry, jnp.arange(lax.axis_size(AXIS)))
@@ -83,16 +92,16 @@ def _forward(q, k, v, mask, index, score):
     return y, (q, k, v, mask, index, y, log)
 
 
-def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...]:
+def _backward(score: ScaledDot, saved: Saved, g: Array) -> tuple[Array | None, ...]:
     q, k, v, mask, index, y, log = saved
     center = (g.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1, keepdims=True)
     rows = q, g, log, center
 
-    def rotate(carry, step):
+    def rotate(carry: Carry, step: Array) -> tuple[Carry, None]:
         dq, k, v, dk, dv = carry
         s0 = _owner(index, step) * k.shape[2]
 
-        def body(dq, x):
+        def body(dq: Array, x: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
             k, v, start = x
             allowed = mask.block(index * q.shape[2], q.shape[2], s0 + start, k.shape[2])
             more, *others = gradients(rows, k, v, allowed, score)
@@ -101,7 +110,8 @@ def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...
         dq, (dks, dvs) = lax.scan(body, dq, _blocks(k, v))
         dk, dv = dk + _whole(dks), dv + _whole(dvs)
         # After the last step, the sums are on the device that owns the keys.
-        return (dq, *_pass_on((k, v, dk, dv))), None
+        k, v, dk, dv = _pass_on((k, v, dk, dv))
+        return (dq, k, v, dk, dv), None
 
     wide = lambda x: jnp.zeros(x.shape, jnp.float32)
     carry = (wide(q), k, v, wide(k), wide(v))
@@ -124,10 +134,10 @@ def _owner(index: Array, step: Array) -> Array:
     return (index - step) % lax.axis_size(AXIS)
 
 
-def _pass_on(tree: Any) -> Any:
+def _pass_on(arrays: PyTree) -> PyTree:
     """Sends each array to the next device of the ring."""
     size = lax.axis_size(AXIS)
-    return lax.ppermute(tree, AXIS, [(i, (i + 1) % size) for i in range(size)])
+    return lax.ppermute(arrays, AXIS, [(i, (i + 1) % size) for i in range(size)])
 
 
 def _blocks(k: Array, v: Array) -> tuple[Array, Array, Array]:

@@ -1,24 +1,30 @@
 """Attention by the splash kernels of Pallas, on TPUs: masked blocks are skipped."""
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.reduce_scatter import LANES
-from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores
+from transformer_jax.functional.scores import ALL_KEYS, ScaledDot, Scores, Shaped
+
+if TYPE_CHECKING:
+    from jax.experimental.pallas.ops.tpu import splash_attention
+    from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel import (
+        SplashAttentionKernel,
+    )
 
 __all__ = ["run", "run_part", "supports"]
 
 
 def supports(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Shaped,
+    k: Shaped,
+    v: Shaped,
     scores: Scores,
     parts: int = 1,
 ) -> str | None:
@@ -69,8 +75,8 @@ def run_part(
     # Each table of blocks keeps only the rows of this part.
     axes = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
 
-    def cut(info: Any) -> Any:
-        def rows(x: Any, axis: int) -> Any:
+    def cut(info: PyTree) -> PyTree:
+        def rows(x: Array, axis: int) -> Array:
             size = x.shape[axis] // parts
             return lax.dynamic_slice_in_dim(x, index * size, size, axis)
 
@@ -87,7 +93,7 @@ def run_part(
 
 def _kernel(
     shape: tuple[int, ...], S: int, parts: int, mask: Mask, score: ScaledDot, interpret: bool
-) -> Any:
+) -> "SplashAttentionKernel":
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     _, N, T, _ = shape
@@ -102,7 +108,13 @@ def _kernel(
 
 
 def _run(
-    kernel: Any, q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, start: int | Array
+    kernel: "SplashAttentionKernel",
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Mask,
+    score: ScaledDot,
+    start: int | Array,
 ) -> Array:
     """Attends for the queries from ``start`` on, whose positions are built into ``kernel``."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
@@ -111,8 +123,8 @@ def _run(
     ids = segment_ids(mask, B, T, S, start)
     q = q * jnp.asarray(score.scale_of(H), q.dtype)
     if ids is None:
-        return jax.vmap(kernel)(q, k, v)
-    y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
+        return cast(Array, jax.vmap(kernel)(q, k, v))
+    y = cast(Array, jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids)))
     # The kernel returns an average in fully masked rows. Selecting zero here also blocks their
     # gradient.
     visible = mask.part_of_queries(start, T).any_visible(T, S)
@@ -134,7 +146,9 @@ def segment_ids(
     if visible is None or all(x is None for x in held):
         return None
     ones = jnp.ones((B, T), jnp.int32), jnp.ones((B, S), jnp.int32)
-    q, kv = ones if mask.q_segments is None else (mask.q_segments, mask.kv_segments)
+    q, kv = ones
+    if mask.q_segments is not None and mask.kv_segments is not None:
+        q, kv = mask.q_segments, mask.kv_segments
     if mask.kv_lengths is not None:
         kv = jnp.where(jnp.arange(S)[None] < mask.kv_lengths[:, None], kv, 0)
     visible_ids = lax.dynamic_slice_in_dim(kv, start, T, axis=1) if mask.positional else kv[:, :1]
@@ -143,7 +157,7 @@ def segment_ids(
 
 
 @lru_cache
-def _structure(causal: bool, window: int | None, T: int, S: int) -> Any:
+def _structure(causal: bool, window: int | None, T: int, S: int) -> "splash_attention.Mask":
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     if window is not None:
@@ -151,7 +165,7 @@ def _structure(causal: bool, window: int | None, T: int, S: int) -> Any:
     return splash.CausalMask((T, S)) if causal else splash.FullMask((T, S))
 
 
-def _block_sizes(T: int, S: int) -> Any:
+def _block_sizes(T: int, S: int) -> "splash_attention.BlockSizes":
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     t, s = (max(n for n in (128, 256, 512, 1024) if length % n == 0) for length in (T, S))

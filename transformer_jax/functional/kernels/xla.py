@@ -6,12 +6,13 @@ Heads come first: queries ``[B N T H]``, keys ``[B K S H]``, values ``[B K S U]`
 import functools
 import itertools
 import math
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer_jax.functional.kernels.products import Saved
 from transformer_jax.functional.layers import Dropout, dropout_mask
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
@@ -36,7 +37,7 @@ NARROW = (jnp.dtype(jnp.bfloat16),)  # dtypes whose backward pass is written by 
 Blocks = tuple[tuple[int, int, int], ...]  # first query, queries and keys of each
 
 
-def supports(*_: Any) -> None:
+def supports(*_: object) -> None:
     """Returns None: this kernel supports everything."""
 
 
@@ -118,17 +119,35 @@ def _mix(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(q, k, v, mask, keep, rate, score, blocks):
+def _attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Mask | None,
+    keep: Array | None,
+    rate: float,
+    score: ScaledDot,
+    blocks: Blocks,
+) -> Array:
     return _mix(q, k, v, mask, keep, rate, score, blocks)[0]
 
 
-def _forward(q, k, v, mask, keep, rate, score, blocks):
+def _forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Mask | None,
+    keep: Array | None,
+    rate: float,
+    score: ScaledDot,
+    blocks: Blocks,
+) -> tuple[Array, Saved]:
     y, weights = _mix(q, k, v, mask, keep, rate, score, blocks)
     return y, (q, k, v, keep, y, weights)
 
 
 def _backward(
-    rate: float, score: ScaledDot, blocks: Blocks, saved: Any, g: Array
+    rate: float, score: ScaledDot, blocks: Blocks, saved: Saved, g: Array
 ) -> tuple[Array | None, ...]:
     q, k, v, keep, y, weights = saved
     scale = score.scale_of(q.shape[3])
