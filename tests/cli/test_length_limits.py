@@ -75,9 +75,13 @@ def test_the_penalty_of_the_run_holds_at_every_door_until_another_is_given(train
     config["evaluation"] = {"sentences": 3, "length_penalty": 1.5}
     (path / "config.json").write_text(json.dumps(config))
     doors = {
-        "transcribe": lambda run, **flags: beam_search(Transcribe(Path(run), (), **flags)),
+        "transcribe": lambda run, **flags: beam_search(
+            Transcribe(Path(run), (), **flags), read_facts(run)
+        ),
         "translate": lambda run, **flags: Translate(Path(run), **flags).options(read_facts(run))[0],
-        "evaluate": lambda run, **flags: beam_search(Evaluating(run=Path(run), **flags)),
+        "evaluate": lambda run, **flags: beam_search(
+            Evaluating(run=Path(run), **flags), read_facts(run)
+        ),
     }
     for door, search in doors.items():
         assert search(path).length_penalty == 1.5, door

@@ -19,6 +19,7 @@ from transformer_jax.data.labeled_files import Sentences
 from transformer_jax.data.squad import Questions, SquadAnswer
 from transformer_jax.data.tagged_files import Tagged
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
+from transformer_jax.inference.facts import Facts
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.registry import named_runs
@@ -240,8 +241,9 @@ def test_scores_name_unknown_tokens_and_never_refuse(letters, monkeypatch, tmp_p
     assert driver.train(run, RunDirectory(tmp_path), None) == 0
 
     recipe = SimpleNamespace(evaluate=lambda *_: len(trainer.fit(1)))
-    monkeypatch.setattr(driver, "recipe_of", lambda directory: recipe)
-    assert driver.evaluate(SimpleNamespace(), RunDirectory(tmp_path)) > 0
+    monkeypatch.setattr(driver, "get_recipe", lambda name: recipe)
+    stored = (tmp_path, "encoder-decoder", "translation", "a translator", None, {}, "bos", True)
+    assert driver.evaluate(SimpleNamespace(), Facts(*stored, None, None)) > 0
 
 
 def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):

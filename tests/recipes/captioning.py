@@ -23,7 +23,7 @@ from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.programs import generate
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.facts import Facts
-from transformer_jax.inference.pretrained import Pretrained, facts_of
+from transformer_jax.inference.pretrained import Pretrained
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -156,9 +156,9 @@ class Captioning(Recipe):
         """Returns an encoder of pictures and a decoder."""
         return _make_model(config, from_dict(ImageConfig, fields["image"]), rngs)
 
-    def evaluate(self, request: Any, directory: Any) -> int:
+    def evaluate(self, request: Any, facts: Facts) -> int:
         """Prints the share of captions that are exactly right."""
-        describe = self.predictor(facts_of(directory, request.checkpoint))
+        describe = self.predictor(facts)
         pictures = Pictures.drawn(request.pictures, 3)
         print(f"exact {_exact(describe, pictures):.3f}")
         return write_lines(request.output, describe(pictures.pixels))

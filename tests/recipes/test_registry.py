@@ -36,7 +36,7 @@ from transformer_jax.recipes.tasks.settings import ImageTask, LengthSettings
 from transformer_jax.recipes.tasks.summarization_task import SummarizationSettings, SummarySettings
 from transformer_jax.recipes.tasks.translation_task import PairSettings, TranslationSettings
 from transformer_jax.runs.config_guard import differences
-from transformer_jax.runs.run_directory import RunDirectory, describe_run
+from transformer_jax.runs.run_directory import RunDirectory, describe_run, stored_settings
 
 PROGRAMS = (seq2seq.FAMILY, decoder_only.FAMILY, encoder_only.FAMILY)
 NAMED = [(recipe, name) for recipe in RECIPES if recipe != "captioning"
@@ -70,7 +70,7 @@ def test_a_named_run_is_told_from_its_settings_and_read_back(recipe, name, tmp_p
     directory = RunDirectory(tmp_path)
     directory.write(directory.config, describe_run(run))
     assert directory.read_config()["recipe"] == recipe
-    assert "recipe" not in directory.settings()
+    assert "recipe" not in stored_settings(directory.read_config())
     assert recipe_of(directory) is get_recipe(recipe)
 
 

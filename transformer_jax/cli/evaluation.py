@@ -16,7 +16,7 @@ from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import CheckpointError, ConfigError, no_such_run
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
-from transformer_jax.recipes.registry import RECIPES, get_recipe, recipe_of
+from transformer_jax.recipes.registry import RECIPES, get_recipe
 
 __all__ = ["Evaluate", "evaluate", "evaluation_kinds"]
 
@@ -62,7 +62,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
         ConfigError: A flag is for runs of another kind, or the run has no evaluation.
         CheckpointError: The run does not exist.
     """
-    from transformer_jax.inference.pretrained import open_directory
+    from transformer_jax.inference.pretrained import read_facts
     from transformer_jax.runs.config_guard import changed_config
 
     paths = [one for one in arguments if not one.startswith("-")]
@@ -75,8 +75,9 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
             raise ConfigError("evaluate needs a run directory: evaluate runs/NAME")
         _parse_by_any(recipes, arguments, program)
         raise CheckpointError(no_such_run(paths[0]))
-    with changed_config("--allow-changed-config" in arguments):
-        recipe = recipe_of(open_directory(path))
+    with changed_config("allow-changed-config" in _flags_in(arguments)):
+        facts = read_facts(path)
+    recipe = get_recipe(facts.recipe)
     if recipe.evaluation is None:
         raise ConfigError(
             f"{path}: the run of {recipe.title}, which has no evaluation: its scores are in "
@@ -88,7 +89,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
     from transformer_jax.recipes import driver
 
     with request.loading():
-        return driver.evaluate(request, open_directory(path))
+        return driver.evaluate(request, dataclasses.replace(facts, checkpoint=request.checkpoint))
 
 
 def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:

@@ -52,7 +52,7 @@ class Transcribe(SearchFlags, PredictionCommand):
         from transformer_jax.inference.transcriber import Recording
 
         opened = open_pretrained(self.run, self.checkpoint, "speech")
-        transcriber, audio = transcriber_of(opened, search=beam_search(self))
+        transcriber, audio = transcriber_of(opened, search=beam_search(self, opened.facts))
         del opened  # keeps no second copy of the parameters
         transcriber.batching = dataclasses.replace(
             transcriber.batching,

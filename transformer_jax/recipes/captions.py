@@ -217,22 +217,22 @@ class Captions(Recipe):
         """Returns a function to the parameters of step 0; None if the run starts from scratch."""
         return initial if run.init_encoder is None else functools.partial(_initial, run, initial)
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the scores of the captions of pictures."""
         from transformer_jax.data.images.captions import references
         from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.captions import CaptionPredictor
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.inference.pretrained import Pretrained
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.caption_task import score_captions
 
-        run, search = with_read_flags(read(directory), request), beam_search(request)
+        run, search = with_read_flags(settings_of(facts), request), beam_search(request, facts)
         if request.images is None:
             _, parts = scored_pictures(run, self.open_data, request.run)
         else:
             table = open_table(request.images, run.data.read, "--data.images")
             parts = {table.name: table}
-        opened = Pretrained.load(facts_of(directory, request.checkpoint))
+        opened = Pretrained.load(facts)
         predictor, texts = CaptionPredictor(opened), []
         captioner = predictor.captioner
         captioner.search = search

@@ -195,20 +195,20 @@ class Clip(Recipe):
             attentions=(*seen, ("encoder of texts", run.model)),
         )
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints recall among pictures and texts."""
         from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.image_texts import ImageTextPredictor
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.inference.pretrained import Pretrained
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
-        run = with_read_flags(read(directory), request)
+        run = with_read_flags(settings_of(facts), request)
         if request.images is None:
             _, parts = scored_pictures(run, self.open_data, request.run)
         else:
             parts = {"data": open_table(request.images, run.data.read, "--data.images")}
-        opened = Pretrained.load(facts_of(directory, request.checkpoint))
+        opened = Pretrained.load(facts)
         predictor = ImageTextPredictor(opened)
         scores = {name: predictor.recalls(part) for name, part in parts.items()}
         print(table(scores), flush=True)

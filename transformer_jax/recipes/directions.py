@@ -16,11 +16,12 @@ from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.scored_texts import beam_search, choose_words
 
 if TYPE_CHECKING:
+    from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.evaluation.directions import DirectionScores, TranslateTexts, Way
     from transformer_jax.evaluation.language_identification import LanguageIdentifier
     from transformer_jax.evaluation.similarity import Similarity
-    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["DirectionFlags", "evaluate_directions"]
 
@@ -49,12 +50,12 @@ class DirectionFlags(Configuration, group="--"):
     languages of --directions."""
 
 
-def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[str, Pairs]) -> int:
+def evaluate_directions(request: Any, facts: "Facts", given: Mapping[str, Pairs]) -> int:
     """Prints a table of the scores of each direction, and writes the requested files.
 
     Args:
         request: The flags of :class:`DirectionFlags` and of the evaluation of a translator.
-        directory: Of the run.
+        facts: Facts of the run, with the checkpoint.
         given: Pairs to evaluate on instead of the run's test pairs.
 
     Raises:
@@ -63,17 +64,17 @@ def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[
         DataError: A direction has no text.
     """
     from transformer_jax.evaluation.language_identification import train_identifier
-    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.driver import settings_of
     from transformer_jax.recipes.tasks.scores import write_scores
 
     _check_picture(request.similarity)
-    run, languages = read(directory), _languages_of(directory)
+    run, languages = settings_of(facts), _languages_of(facts)
     other = None if request.supervised is None else _read_supervised(request.supervised, run)
     ways: dict[Direction, Sequence[Way]] = {}
     for name in request.directions:
         direction = Direction.parse(name, "--directions")
         check_direction(direction, languages, "--directions")
-        ways[direction] = _ways(request, languages, direction)
+        ways[direction] = _ways(request, languages, other, direction)
     texts = open_direction_texts(run, given)
     for direction in ways:
         texts.sides(direction)
@@ -84,8 +85,12 @@ def evaluate_directions(request: Any, directory: "RunDirectory", given: Mapping[
         compared = _compared(texts, languages, used)
     several = len(texts.training) > 1
     identify = train_identifier(texts.training) if several else None
-    translator = _translator(request, directory.path, request.checkpoint)
-    rows = _score(request, run, other, ways, texts, translator, identify)
+    search = beam_search(request, facts)
+    translator = _translator(facts, search)
+    translators = {"": _texts_of(translator, facts)}
+    if other is not None:
+        translators["supervised"] = _texts_of(_translator(other, search), other)
+    rows = _score(request, run, ways, texts, translators, identify)
     _print(rows, identify)
     similarities: list[dict[str, Any]] = []
     if request.similarity is not None:
@@ -102,39 +107,41 @@ def _check_picture(path: Path | None) -> None:
         raise ConfigError(f"--similarity {path}: the name ends in {', '.join(SUFFIXES)}")
 
 
-def _read_supervised(path: str, run: Any) -> Any:
-    """Returns the settings of the run to compare with.
+def _read_supervised(path: str, run: Any) -> "Facts":
+    """Returns the facts of the run to compare with.
 
     Raises:
         ConfigError: Only one of the runs lower-cases its texts.
     """
-    from transformer_jax.inference.pretrained import open_directory
-    from transformer_jax.recipes.driver import read
+    from transformer_jax.inference.pretrained import read_facts
+    from transformer_jax.recipes.driver import settings_of
 
-    other = read(open_directory(path))
+    facts = read_facts(path)
+    other = settings_of(facts)
     if other.data.read.lowercase != run.data.read.lowercase:
         raise ConfigError(
             f"--supervised {path}: its data.read.lowercase is {other.data.read.lowercase}, but "
             f"the run to evaluate has {run.data.read.lowercase}: their scores cannot be "
             f"compared"
         )
-    return other
+    return facts
 
 
-def _languages_of(directory: "RunDirectory") -> LanguageTags:
-    languages = directory.load_tokenizer().languages
+def _languages_of(facts: "Facts") -> LanguageTags:
+    languages = facts.tokenizer.languages
     if languages is None:
         raise ConfigError(
-            f"--directions: {directory.path} translates in one direction, without language "
+            f"--directions: {facts.source} translates in one direction, without language "
             f"tags: give --source and --target"
         )
     return languages
 
 
-def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[Way]":
+def _ways(
+    request: Any, languages: LanguageTags, other: "Facts | None", direction: Direction
+) -> "list[Way]":
     """Returns the ways to translate a direction: directly, through the pivot, by another run."""
     from transformer_jax.evaluation.directions import Way, choose_pivot
-    from transformer_jax.inference.pretrained import open_directory
 
     trained = None if languages.directions is None else direction in languages.directions
     ways = [Way("direct", "", trained)]
@@ -142,8 +149,8 @@ def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[
         ways.append(pivot)
     elif trained is False:
         log(f"{direction}: no pivot with training text for both steps is known: give --pivot")
-    if request.supervised is not None:
-        others = _languages_of(open_directory(request.supervised))
+    if other is not None:
+        others = _languages_of(other)
         if direction not in (others.directions or {direction}):
             raise ConfigError(
                 f"--supervised {request.supervised}: was not trained on {direction}, but on "
@@ -153,32 +160,29 @@ def _ways(request: Any, languages: LanguageTags, direction: Direction) -> "list[
     return ways
 
 
-def _translator(request: Any, path: Path, checkpoint: str) -> "Translator":
+def _translator(facts: "Facts", search: "GenerationConfig") -> "Translator":
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.inference.pretrained import open_pretrained
+    from transformer_jax.inference.pretrained import Pretrained
 
-    opened = open_pretrained(path, checkpoint, "encoder-decoder")
+    opened = Pretrained.load(facts, "encoder-decoder")
     # The texts are read as prepared texts.
-    return Translator(opened.model, opened.tokenizer, search=beam_search(request))
+    return Translator(opened.model, opened.tokenizer, search=search)
 
 
 def _score(
     request: Any,
     run: Any,
-    other: Any,
     ways: "Mapping[Direction, Sequence[Way]]",
     texts: DirectionTexts,
-    translator: "Translator",
+    translators: "Mapping[str, TranslateTexts]",
     identify: "LanguageIdentifier | None",
 ) -> "list[DirectionScores]":
-    """Returns the scores of each direction and way."""
+    """Returns the scores of each direction and way, by translators with the names of ways.
+
+    The run itself, named "", translates all other ways.
+    """
     from transformer_jax.evaluation.directions import score_direction
 
-    own = _texts_of(translator, run.data.read.source_prefix)
-    translators = {}
-    if other is not None:
-        supervised = _translator(request, Path(request.supervised), "best")
-        translators["supervised"] = _texts_of(supervised, other.data.read.source_prefix)
     lowercase = run.data.read.lowercase or request.lowercase
     rows = []
     for direction in ways:
@@ -186,15 +190,18 @@ def _score(
         tokenize = choose_words(request.tokenize, run.evaluation.tokenize, sides[1])
         settings = {"identify": identify, "lowercase": lowercase, "tokenize": tokenize}
         for way in ways[direction]:
-            translate = translators.get(way.name, own)
+            translate = translators.get(way.name, translators[""])
             with show_progress(f"translating {direction}, {way}"):
                 rows.append(score_direction(translate, sides, direction, way, **settings))
     return rows
 
 
-def _texts_of(translator: "Translator", prefix: str) -> "TranslateTexts":
+def _texts_of(translator: "Translator", facts: "Facts") -> "TranslateTexts":
     """Returns the translator as a function from texts and a direction to texts."""
+    from transformer_jax.recipes.driver import settings_of
     from transformer_jax.recipes.tasks.translation_task import decode_texts
+
+    prefix = settings_of(facts).data.read.source_prefix
 
     def translate(texts: Sequence[str], direction: Direction) -> list[str]:
         sources = [text and prefix + text for text in texts]

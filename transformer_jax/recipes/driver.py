@@ -3,17 +3,20 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import UnregisteredError
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, command, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.core.storage.reach import check_buckets, remember_buckets
 from transformer_jax.core.storage.urls import with_urls
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.inference.facts import Facts
 from transformer_jax.models.config import ComputeConfig
 from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
@@ -23,14 +26,14 @@ from transformer_jax.recipes.freezing import check_layers, initial_of, partition
 from transformer_jax.recipes.initial import load_pretrained
 from transformer_jax.recipes.publishing import check_export, republished_run
 from transformer_jax.recipes.recipe import Recipe
-from transformer_jax.recipes.registry import get_recipe, recipe_of
+from transformer_jax.recipes.registry import get_recipe, recipe_of, stored_recipe
 from transformer_jax.recipes.settings import ExampleBatches, TokenizerConfig, Trained, start_config
 from transformer_jax.recipes.sizing import changed_settings, from_size
 from transformer_jax.recipes.tasks.fit import allowing, by_evaluate
 from transformer_jax.runs.config_guard import latest_manifest
 from transformer_jax.runs.data_guard import content_checksum
 from transformer_jax.runs.manifest import steps as checkpoint_steps
-from transformer_jax.runs.run_directory import RunDirectory, describe_run
+from transformer_jax.runs.run_directory import RunDirectory, describe_run, stored_settings
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.training.task import Task
 from transformer_jax.training.trainer import Trainer
@@ -47,6 +50,7 @@ __all__ = [
     "open_data",
     "read",
     "reset_derived",
+    "settings_of",
     "train",
 ]
 
@@ -142,23 +146,38 @@ def _prepared(recipe: Recipe, run: Any, named: Any) -> tuple[Any, Any]:
 
 
 def read(directory: RunDirectory) -> Any:
-    """Returns the settings of the run of a directory.
+    """Returns the settings of the run of a directory, see :func:`settings_of`.
 
     Raises:
         CheckpointError: ``config.json`` is damaged, or belongs to no recipe.
-        ConfigError: It names an object store that no command of the user named.
+        ConfigError: See :func:`settings_of`.
     """
-    recipe, settings = recipe_of(directory), directory.settings()
-    check_buckets(settings, directory.config)
+    return _settings(directory.read_config(), directory.config)
+
+
+def settings_of(facts: Facts) -> Any:
+    """Returns the settings of a stored run.
+
+    Raises:
+        CheckpointError: They are damaged.
+        ConfigError: They name an object store that no command of the user named.
+    """
+    return _settings(facts.record, facts.file)
+
+
+def _settings(fields: Mapping[str, Json], file: Path) -> Any:
+    """Returns the settings in the fields of a ``config.json``."""
+    recipe, settings = stored_recipe(fields, file), stored_settings(fields)
+    check_buckets(settings, file)
     try:
         run = from_dict(recipe.config, settings)
     except UnregisteredError as error:
-        raise CheckpointError(f"{directory.config}: {error}") from None
+        raise CheckpointError(f"{file}: {error}") from None
     except (ConfigError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{directory.config}: {error}: not the run of {recipe.title}, or of another version"
+            f"{file}: {error}: not the run of {recipe.title}, or of another version"
         ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    return dataclasses.replace(run, output=str(file.parent))
 
 
 def open_data(run: Any) -> Any:
@@ -236,11 +255,11 @@ def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
     )
 
 
-def evaluate(request: Any, directory: RunDirectory) -> int:
-    """Evaluates a run, prints the results, and returns the exit code."""
+def evaluate(request: Any, facts: Facts) -> int:
+    """Evaluates a stored run, prints the results, and returns the exit code."""
     # Score texts even if they have unknown words.
     with allowing(unknown=True), by_evaluate():
-        return recipe_of(directory).evaluate(request, directory)
+        return get_recipe(facts.recipe).evaluate(request, facts)
 
 
 def fit(recipe: Recipe, run: Any, directory: RunDirectory, data: Any) -> int:
@@ -306,7 +325,7 @@ def keep_learned(directory: RunDirectory, task: Task) -> None:
     """
     if is_main_process() and latest_manifest(directory.path) is None:
         recipe = recipe_of(directory)
-        stored = from_dict(recipe.config, directory.settings())
+        stored = from_dict(recipe.config, stored_settings(directory.read_config()))
         learned = from_size(recipe.with_task(stored, task), task.train.plan.steps_per_epoch)
         if learned != stored:
             directory.write(directory.config, directory.read_config() | describe_run(learned))

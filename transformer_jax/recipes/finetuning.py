@@ -209,16 +209,16 @@ class Finetuning(Recipe):
         """Returns the run without labels, which come from the training file."""
         return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""
         from transformer_jax.inference.base import truncated
         from transformer_jax.inference.encoders import check_task, task_runner
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.inference.pretrained import Pretrained
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.labeled import log_texts
         from transformer_jax.recipes.tasks.scores import measure, table, write_scores
 
-        run = with_read_flags(read(directory), request)
+        run = with_read_flags(settings_of(facts), request)
         kind, labels = run.task.kind, run.task.labels
         for name in ("text", "text_pair", "label", "tag", "format"):
             if getattr(request, name) is not None and request.data is None:
@@ -230,7 +230,6 @@ class Finetuning(Recipe):
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
         if not parts:
             raise ConfigError(f"{request.run}: no test or validation examples: give --data")
-        facts = facts_of(directory, request.checkpoint)
         opened = Pretrained.load(facts, *FINE_TUNED)
         for part in parts.values():
             log_texts(part, opened.tokenizer)

@@ -163,22 +163,22 @@ class Images(Recipe):
             attentions=attentions_to_images(run.model),
         )
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics on labeled pictures, or on the pictures of the run."""
         from transformer_jax.inference.images import ImagePredictor
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.inference.pretrained import Pretrained
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.image_task import image_scores, open_stores
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
-        opened = Pretrained.load(facts_of(directory, request.checkpoint))
+        opened = Pretrained.load(facts)
         predictor = ImagePredictor(opened)
         if request.data is not None:
-            options = changed_options(_stored_data(directory).read, request)
+            options = changed_options(_stored_data(facts).read, request)
             splits = ImageSplits(open_table(request.data, options, "--data.images"), read=options)
             parts = {"data": splits.train}
         else:
-            run = with_read_flags(read(directory), request)
+            run = with_read_flags(settings_of(facts), request)
             splits, parts = scored_pictures(run, self.open_data, request.run)
         stores = open_stores(splits, predictor.form)
         scores = {
@@ -212,12 +212,11 @@ def _cache(run: Any, directory: "RunDirectory") -> Path:
     return directory.path / "store" if run.cache is None else Path(run.cache)
 
 
-def _stored_data(directory: "RunDirectory") -> ImageData:
+def _stored_data(facts: "Facts") -> ImageData:
     """Returns the data settings of a run; the defaults for a Hugging Face folder."""
-    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.driver import settings_of
 
-    fields = directory.read_config()
-    data: ImageData = read(directory).data if "preprocessing" in fields else ImageData()
+    data: ImageData = settings_of(facts).data if "preprocessing" in facts.record else ImageData()
     return data
 
 

@@ -173,12 +173,17 @@ class Instruct(Recipe):
         test = functools.partial(_show_answer, run, directory, tokenizer)
         return dataclasses.replace(task, test=test)
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics, and the perplexity of answers."""
-        from transformer_jax.recipes.driver import load_tokenizer, make_task, read, with_start
+        from transformer_jax.recipes.driver import (
+            load_tokenizer,
+            make_task,
+            settings_of,
+            with_start,
+        )
         from transformer_jax.recipes.validation import answer_scores, print_scores, validate
 
-        run = with_read_flags(read(directory), request)
+        run, directory = with_read_flags(settings_of(facts), request), facts.reader
         tokenizer = load_tokenizer(run, directory)
         if request.data is None:
             task = make_task(run, directory, tokenizer, None)

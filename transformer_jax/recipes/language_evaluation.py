@@ -17,9 +17,10 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, perplexity
-from transformer_jax.inference.pretrained import Pretrained, facts_of, open_directory
+from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.pretrained import Pretrained, facts_of, read_facts
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
-from transformer_jax.recipes.driver import read
+from transformer_jax.recipes.driver import settings_of
 from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 from transformer_jax.recipes.tasks.scores import write_scores
@@ -206,14 +207,14 @@ def write_sample(model: LanguageModel, run: Any) -> None:
         print(f"\nsample:\n{sample.text}\n", flush=True)
 
 
-def compare_models(request: Any, directory: RunDirectory) -> int:
+def compare_models(request: Any, facts: Facts) -> int:
     """Prints the metrics of runs, and of n-gram models of the first run's training text, on a text.
 
     Raises:
         ConfigError: There is no text to evaluate on or to count n-grams of, or a run is of
             another kind.
     """
-    run = with_read_flags(read(directory), request)
+    run, directory = with_read_flags(settings_of(facts), request), facts.reader
     orders = run.evaluation.ngram_orders if request.ngrams is None else request.ngrams
     texts = None
     if directory.begun_by_program():
@@ -230,16 +231,15 @@ def compare_models(request: Any, directory: RunDirectory) -> int:
             raise ConfigError(f"{request.run}: has no test or validation text: give --text")
     report = Report(request.run)
     for path in (request.run, *request.compare):
-        other = open_directory(path)
-        checkpoint = request.checkpoint if path == request.run else "best"
-        opened = Pretrained.load(facts_of(other, checkpoint), "decoder", "ngram")
-        model: Any = opened.language()
-        report.add(path, evaluate_texts(model, build_stores(_read_texts_run(other), other, chosen)))
+        other = facts if path == request.run else read_facts(path)
+        model: Any = Pretrained.load(other, "decoder", "ngram").language()
+        stores = build_stores(_read_texts_run(other), other.reader, chosen)
+        report.add(path, evaluate_texts(model, stores))
     if orders and texts is not None:
         stores = build_stores(run, directory, chosen)
         limit = run.evaluation.ngram_tokens
         trained = build_stores(run, directory, {"train": texts.train})["train"]
-        for name, counted in baselines(trained, directory.load_tokenizer(), orders, limit):
+        for name, counted in baselines(trained, facts.tokenizer, orders, limit):
             report.add(name, evaluate_texts(counted, stores))
     print(report, flush=True)
     write_scores(request.output, report.to_dict())
@@ -255,15 +255,15 @@ def _check_texts_given(request: Any) -> None:
         raise ConfigError(f"{why}, and --ngrams counts training text: leave it out")
 
 
-def _read_texts_run(directory: RunDirectory) -> Any:
+def _read_texts_run(facts: Facts) -> Any:
     """Returns the settings of a run that was trained on texts.
 
     Raises:
         ConfigError: The run is of another kind.
     """
-    run = read(directory)
+    run = settings_of(facts)
     if not hasattr(run, "ends"):
         raise ConfigError(
-            f"{directory.path}: was not trained on texts: only models of texts can be compared"
+            f"{facts.source}: was not trained on texts: only models of texts can be compared"
         )
     return run

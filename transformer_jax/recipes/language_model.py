@@ -149,11 +149,11 @@ class LanguageModel(Recipe):
         """Returns the run without the first token, which is derived from texts and tokenizer."""
         return dataclasses.replace(run, first="auto")
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints a row of metrics per model."""
         from transformer_jax.recipes.language_evaluation import compare_models
 
-        return compare_models(request, directory)
+        return compare_models(request, facts)
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""

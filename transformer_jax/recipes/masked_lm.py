@@ -142,20 +142,20 @@ class MaskedLM(Recipe):
         tested = lambda model, step: {"scores": score(run, directory, data, tokenizer, model)}
         return dataclasses.replace(task, test=tested)
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints accuracies on a text."""
         from transformer_jax.data.documents import TextSplits, read_texts
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.inference.pretrained import Pretrained
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.scores import write_scores
 
-        run = with_read_flags(read(directory), request)
+        run = with_read_flags(settings_of(facts), request)
         texts = open_texts_of(run)
         if request.data is not None:
             parts = read_texts(request.data, run.data.read, "--data")
             texts = TextSplits(texts.train, None, {"text": parts})
-        opened = Pretrained.load(facts_of(directory, request.checkpoint), self.family)
-        scores = score(run, directory, texts, opened.tokenizer, opened.module)
+        opened = Pretrained.load(facts, self.family)
+        scores = score(run, facts.reader, texts, opened.tokenizer, opened.module)
         write_scores(request.output, scores)
         return 0
 

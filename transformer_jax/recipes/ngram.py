@@ -116,11 +116,11 @@ class Ngram(Recipe):
         print(f"run: {directory.path}", flush=True)
         return 0
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints a row of metrics per model."""
         from transformer_jax.recipes.language_evaluation import compare_models
 
-        return compare_models(request, directory)
+        return compare_models(request, facts)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""

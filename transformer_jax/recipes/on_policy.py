@@ -297,13 +297,13 @@ class OnPolicyLearning(Recipe):
         with _rewarding(source):
             return fit(run, directory, PolicyData(data.splits, source))
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics, with the reward of the run or another reward."""
-        from transformer_jax.recipes.driver import load_tokenizer, read
+        from transformer_jax.recipes.driver import load_tokenizer, settings_of
         from transformer_jax.recipes.initial import load_pretrained
         from transformer_jax.recipes.rewarding import FLAGS, check_form, check_reward, reward_source
 
-        run = with_read_flags(read(directory), request)
+        run, directory = with_read_flags(settings_of(facts), request), facts.reader
         refuse_merged(run, directory)
         tokenizer = load_tokenizer(run, directory)
         splits = splits_on(request, run, directory, "prompts")

@@ -247,12 +247,12 @@ class Preferences(Recipe):
             **run.align.numbers,
         )
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics."""
-        from transformer_jax.recipes.driver import load_tokenizer, read
+        from transformer_jax.recipes.driver import load_tokenizer, settings_of
         from transformer_jax.recipes.reference import kept_reference
 
-        run = with_read_flags(read(directory), request)
+        run, directory = with_read_flags(settings_of(facts), request), facts.reader
         refuse_merged(run, directory)
         tokenizer = load_tokenizer(run, directory)
         data = splits_on(request, run, directory, run.align.kind)

@@ -280,13 +280,13 @@ class Recipe:
 
     # --- It is used ------------------------------------------------------------------------------
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Evaluates a run, prints the results, and returns the exit code.
 
         Args:
             request: The flags of :attr:`evaluation`, ``checkpoint``, and ``output``, a file to
                 write if it is not None.
-            directory: Of the run.
+            facts: Facts of the stored run, with the checkpoint.
         """
         raise NotImplementedError
 

@@ -85,11 +85,11 @@ class RewardModel(Preferences):
             dropout=True,  # at the rates of the run
         )
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics, and the reliability of probabilities."""
-        from transformer_jax.recipes.driver import load_tokenizer, read
+        from transformer_jax.recipes.driver import load_tokenizer, settings_of
 
-        run = with_read_flags(read(directory), request)
+        run, directory = with_read_flags(settings_of(facts), request), facts.reader
         tokenizer = load_tokenizer(run, directory)
         data = splits_on(request, run, directory, run.align.kind)
         task = self.make_task(run, directory, tokenizer, data)

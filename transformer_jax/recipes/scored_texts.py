@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
 
@@ -21,13 +24,11 @@ SearchFlags: Any = generation_flags(
 )
 
 
-def beam_search(request: Any) -> GenerationConfig:
+def beam_search(request: Any, facts: "Facts") -> GenerationConfig:
     """Returns the beam search of the flags, by default with the run's length limit and penalty."""
     from transformer_jax.inference.folder_generation import GivenSearch, note_unused
     from transformer_jax.inference.generation_settings import search_settings
-    from transformer_jax.inference.pretrained import read_facts
 
-    facts = read_facts(request.run)
     note_unused(facts, GivenSearch(request.given(), request.FLAGS, has_hf=False))
     search: GenerationConfig = request.generation(**search_settings(facts) | request.given())
     return search

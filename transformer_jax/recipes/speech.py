@@ -164,21 +164,20 @@ class Speech(Recipe):
         data = dataclasses.replace(run.data, normalization=Normalization())
         return dataclasses.replace(run, data=data)
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics of transcripts of the recordings in a manifest."""
         from transformer_jax.core.task_progress import tracked
         from transformer_jax.data.bad_rows import BadRows
         from transformer_jax.data.speech.recordings import read_manifest
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
+        from transformer_jax.inference.pretrained import Pretrained
         from transformer_jax.inference.speech import transcriber_of
         from transformer_jax.inference.transcriber import Recording
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.fit import log_scored
         from transformer_jax.recipes.tasks.speech_task import score_recordings, shown_scores
 
         [manifest] = required(request, self.title, "manifest")
-        facts = facts_of(directory, request.checkpoint)
-        search, prepare = beam_search(request), facts.preparation
+        search, prepare = beam_search(request, facts), facts.preparation
         prepare = dataclasses.replace(prepare, lowercase=prepare.lowercase or request.lowercase)
         listed = read_manifest(manifest, "--manifest", prepare=prepare)
         transcriber, audio = transcriber_of(Pretrained.load(facts, "speech"), search=search)
@@ -187,10 +186,10 @@ class Speech(Recipe):
             with bad:
                 recordings.append(Recording(listed.title(i), listed.read(i, audio)[0]))
         bad.check(len(recordings))
-        run_words = read(directory).evaluation.tokenize
+        run_words = settings_of(facts).evaluation.tokenize
         tokenize = choose_words(request.tokenize, run_words, listed.texts)
         counted = plural(len(listed), "recording")
-        log_scored(manifest, counted, directory.load_tokenizer(), target=listed.texts)
+        log_scored(manifest, counted, facts.tokenizer, target=listed.texts)
         scores, texts = score_recordings(
             transcriber, recordings, listed.texts, lowercase=prepare.lowercase, tokenize=tokenize
         )

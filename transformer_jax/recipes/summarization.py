@@ -26,6 +26,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.inference.facts import Facts
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -115,19 +116,19 @@ class Summarization(Translation):
             cache=directory.path / "store",
         )
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints ROUGE of summaries of a file, compared with baselines."""
         from transformer_jax.data.summaries import read_summaries
-        from transformer_jax.inference.pretrained import Pretrained, facts_of
-        from transformer_jax.recipes.driver import read
+        from transformer_jax.inference.pretrained import Pretrained
+        from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.summarization_task import score_summaries
 
         [path] = required(request, self.title, "data")
-        search, run = beam_search(request), with_read_flags(read(directory), request)
+        search, run = beam_search(request, facts), with_read_flags(settings_of(facts), request)
         texts = read_summaries(path, run.data.read, "--data", every=True)
         references = [text for texts in texts.references for text in texts]
         words: Any = choose_words(request.tokenize, run.evaluation.tokenize, references)
         evaluation = dataclasses.replace(run.evaluation, tokenize=words)
-        opened = Pretrained.load(facts_of(directory, request.checkpoint), self.family)
+        opened = Pretrained.load(facts, self.family)
         _, summaries = score_summaries(opened.model, opened.tokenizer, texts, evaluation, search)
         return write_lines(request.output, summaries)

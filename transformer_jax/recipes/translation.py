@@ -171,9 +171,9 @@ class Translation(Recipe):
             cache=directory.path / "store",
         )
 
-    def evaluate(self, request: Any, directory: "RunDirectory") -> int:
+    def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics of translations of a file."""
-        return evaluate_translator(request, directory)
+        return evaluate_translator(request, facts)
 
     def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
         """Returns what training and evaluation are made of."""

@@ -22,7 +22,7 @@ from transformer_jax.recipes.scored_texts import (
 )
 
 if TYPE_CHECKING:
-    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["EvaluateTranslator", "evaluate_translator", "pairs_of"]
 
@@ -47,12 +47,12 @@ class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags, ColumnFlags
     """Ignore case, as stated in the signature."""
 
 
-def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") -> int:
+def evaluate_translator(request: EvaluateTranslator, facts: "Facts") -> int:
     """Prints the metrics of translations of a file, or of each direction with their means.
 
     Args:
         request: The flags.
-        directory: Of the run.
+        facts: Facts of the run, with the checkpoint.
 
     Raises:
         ConfigError: A flag is missing, flags exclude each other, or a language is unknown or
@@ -60,19 +60,19 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
         DataError: A file cannot be read.
     """
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.inference.pretrained import Pretrained, facts_of
-    from transformer_jax.recipes.driver import read
+    from transformer_jax.inference.pretrained import Pretrained
+    from transformer_jax.recipes.driver import settings_of
     from transformer_jax.recipes.tasks.directions import mean_scores
     from transformer_jax.recipes.tasks.translation_task import score_pairs
 
     if request.directions:
-        return evaluate_directions(request, directory, _given_texts(request, directory))
+        return evaluate_directions(request, facts, _given_texts(request, facts))
     for name in ("pivot", "supervised", "similarity"):
         if getattr(request, name) is not None:
             raise ConfigError(f"--{name} is for --directions: add them, or leave it out")
-    search, run = beam_search(request), with_read_flags(read(directory), request)
-    tests = pairs_of(request, directory)
-    opened = Pretrained.load(facts_of(directory, request.checkpoint), "encoder-decoder")
+    search, run = beam_search(request, facts), with_read_flags(settings_of(facts), request)
+    tests = pairs_of(request, facts)
+    opened = Pretrained.load(facts, "encoder-decoder")
     # The pairs are read as prepared texts.
     translator = Translator(opened.model, opened.tokenizer, search=search)
     lowercase = run.data.read.lowercase or request.lowercase
@@ -88,7 +88,7 @@ def evaluate_translator(request: EvaluateTranslator, directory: "RunDirectory") 
     return write_lines(request.output, lines)
 
 
-def _given_texts(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
+def _given_texts(request: Any, facts: "Facts") -> dict[str, Pairs]:
     """Returns the pairs in files for ``--directions``, without the prefix of sources."""
     given = one_or_several(request.pairs, "--data.pairs")
     one_direction = (request.source, request.target, request.from_language, request.to)
@@ -97,10 +97,10 @@ def _given_texts(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
             "--directions names the languages: give texts as --data.pairs de-cs=FILE, and leave "
             "--source, --target, --from and --to out"
         )
-    return {} if given is None else _named_pairs(request, directory, given)
+    return {} if given is None else _named_pairs(request, facts, given)
 
 
-def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
+def pairs_of(request: Any, facts: "Facts") -> dict[str, Pairs]:
     """Returns the pairs that flags name, preprocessed as in training, by direction.
 
     Every line counts, even empty ones, for comparable scores.
@@ -108,7 +108,7 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     Args:
         request: An object with the flags ``source``, ``target``, ``pairs``, ``from_language`` and
             ``to``.
-        directory: Of the run.
+        facts: Facts of the run.
 
     Raises:
         ConfigError: A flag is missing, flags exclude each other, or a language is unknown or
@@ -117,17 +117,15 @@ def pairs_of(request: Any, directory: "RunDirectory") -> dict[str, Pairs]:
     """
     from transformer_jax.data.aligned import read_aligned
     from transformer_jax.data.sources import read_pair_file
-    from transformer_jax.inference.pretrained import facts_of
-    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.driver import settings_of
 
-    facts = facts_of(directory)
-    run, prepare = with_read_flags(read(directory), request), facts.preparation
+    run, prepare = with_read_flags(settings_of(facts), request), facts.preparation
     request = _with_test_files(request, run)
     given = one_or_several(request.pairs, "--data.pairs")
     if given is not None and (request.source is not None or request.target is not None):
         raise ConfigError("--data.pairs is one file of both sides: leave --source out")
     if isinstance(given, tuple):
-        parts = _named_pairs(request, directory, given)
+        parts = _named_pairs(request, facts, given)
         prefix = run.data.read.source_prefix
         return {name: part.with_prefix(prefix) for name, part in parts.items()}
     if is_table(given) and run.data.several:
@@ -157,23 +155,21 @@ def _with_test_files(request: Any, run: Any) -> Any:
     return dataclasses.replace(request, **dataclasses.asdict(run.data.test))
 
 
-def _named_pairs(
-    request: Any, directory: "RunDirectory", given: tuple[str, ...]
-) -> dict[str, Pairs]:
+def _named_pairs(request: Any, facts: "Facts", given: tuple[str, ...]) -> dict[str, Pairs]:
     """Returns the pairs of each direction of a multilingual translator, without prefix."""
-    from transformer_jax.recipes.driver import read
+    from transformer_jax.recipes.driver import settings_of
 
     if request.direction != DEFAULT_DIRECTION:
         raise ConfigError("--data.pairs names the languages: leave --from and --to out")
-    languages = directory.load_tokenizer().languages
+    languages = facts.tokenizer.languages
     if languages is None:
         raise ConfigError(
-            f"--data.pairs: {directory.path} translates in one direction: give the file without a "
+            f"--data.pairs: {facts.source} translates in one direction: give the file without a "
             f"name"
         )
     files = named_files(given, "--data.pairs")
     for direction in files:
         check_direction(Direction(*direction), languages, "--data.pairs")
-    run = with_read_flags(read(directory), request)
+    run = with_read_flags(settings_of(facts), request)
     pairs = read_named(files, run.data.read, "--data.pairs", every=True)
     return {str(way): part for way, part in pairs.by_direction().items()}

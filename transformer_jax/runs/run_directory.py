@@ -32,6 +32,7 @@ __all__ = [
     "describe_run",
     "group_of",
     "how_to_continue",
+    "stored_settings",
 ]
 
 # End of messages about a run of a user's own task.
@@ -67,6 +68,16 @@ def how_to_continue(path: str | os.PathLike[str]) -> str:
     if RunDirectory(path).begun_by_program():
         return "run the program again to continue"
     return f"continue with {command('resume', path)}"
+
+
+def stored_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run in the fields of its ``config.json``.
+
+    A setting that is newer than the run gets the value that preserves its results.
+    """
+    return {
+        name: value for name, value in earlier_settings(fields).items() if name not in _NO_SETTINGS
+    }
 
 
 class RunDirectory:
@@ -266,17 +277,6 @@ class RunDirectory:
             CheckpointError: See :meth:`read_config`; or the group is not an object.
         """
         return group_of(self.read_config(), *names, file=str(self.config))
-
-    def settings(self) -> dict[str, Any]:
-        """Reads the settings of a run in ``config.json``.
-
-        A setting that is newer than the run gets the value that preserves its results.
-
-        Raises:
-            CheckpointError: See :meth:`read_config`.
-        """
-        fields = earlier_settings(self.read_config())
-        return {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
 
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
