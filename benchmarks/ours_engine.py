@@ -18,8 +18,8 @@ from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.inference.engines import EngineConfig, on_ctranslate2
 from transformer_jax.inference.pretrained import Pretrained, open_pretrained, read_facts
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.making import make_model
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.runs.checkpoint import Checkpointer
 from transformer_jax.runs.run_directory import RunDirectory

@@ -24,7 +24,7 @@ from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.kernels.products import matmul
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import parameters, values
-from transformer_jax.models.layers.replace import replaced
+from transformer_jax.models.layers.surgery import replaced
 from transformer_jax.models.lora import lora
 from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.presets import PRESETS

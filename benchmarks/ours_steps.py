@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.models.layers.parameters import parameters, values
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig

@@ -222,7 +222,7 @@ def test_training_a_translator_imports_no_other_kind():
 def test_the_trainer_knows_no_model():
     """It trains any module, so that it imports no layer and no model."""
     found = {name for name in closure("training.trainer") if name.startswith("models/layers/")}
-    assert found == {"models/layers/parameters", "models/layers/replace"}
+    assert found == {"models/layers/parameters", "models/layers/surgery"}
 
 
 HEAVY = {"jax", "flax", "optax", "sacrebleu"}

@@ -14,6 +14,7 @@ from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -23,7 +24,6 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import merging
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.training.objectives import sequence_to_sequence

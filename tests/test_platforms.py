@@ -20,7 +20,7 @@ from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.functional.losses import linear_cross_entropy
 from transformer_jax.inference.encoding.masked import MaskFiller
 from transformer_jax.inference.encoding.vectors import Embedder
-from transformer_jax.models.making import make_model
+from transformer_jax.models.build import make_model
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
 

@@ -5,6 +5,7 @@ import dataclasses
 from flax import nnx
 
 from tests.drawing import drawn
+from transformer_jax.models.build import make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -21,7 +22,6 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.models.two_towers import TwoTowers
 

@@ -15,7 +15,7 @@ from flax import nnx
 
 from benchmarks.programs import NAMED, Case
 from tests.planning.compiled_plans import run_of, stored_cases
-from transformer_jax.models.making import make_model
+from transformer_jax.models.build import make_model
 from transformer_jax.parallel.device_catalog import find_target
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.planning.plan import compile_program, estimate_program, programs

@@ -21,9 +21,9 @@ from tests.models import (
     test_recurrent,
 )
 from transformer_jax.core.trees import flatten_dict, with_leaves
+from transformer_jax.models.build import make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import ComputeConfig
-from transformer_jax.models.making import make_model
 from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 B, S, T = 3, 7, 6

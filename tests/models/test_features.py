@@ -12,6 +12,7 @@ from flax import nnx
 from tests.drawing import drawn, normals
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.functional.spectrogram import stack_frames
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
@@ -24,7 +25,6 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.costs.accounting import count_parameters
 from transformer_jax.models.layers.parameters import layer_depths, parameters
-from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import (
     AlignmentConfig,
     RecurrentConfig,

@@ -10,8 +10,8 @@ from flax import nnx
 
 from tests.training import families
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.build import make_model
 from transformer_jax.models.costs.accounting import count_parameters, decoding, model_cost
-from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import (
     RECURRENT_PRESETS,
     AlignmentConfig,

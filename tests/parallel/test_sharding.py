@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.functional import partitioning
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
@@ -39,7 +40,6 @@ from transformer_jax.models.layers.parameters import (
     parameters,
     values,
 )
-from transformer_jax.models.making import make_model
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel import sharding

@@ -14,6 +14,7 @@ from flax import nnx
 
 from transformer_jax.functional.kernels import choice as kernels
 from transformer_jax.functional.kernels import splash
+from transformer_jax.models.build import make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -31,7 +32,6 @@ from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.layers.parameters import map_parameters
 from transformer_jax.models.lora import lora
 from transformer_jax.models.lora_config import LoRAConfig
-from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.presets import bert, vit
 from transformer_jax.models.recurrent_config import (

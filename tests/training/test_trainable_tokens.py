@@ -13,6 +13,7 @@ from flax import nnx
 from tests.training.test_lora import adapter_run, adapter_task, logits, nudged, small
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -23,7 +24,6 @@ from transformer_jax.models.config import (
 from transformer_jax.models.layers.parameters import is_projection, layer_depths, parameters, values
 from transformer_jax.models.lora import lora
 from transformer_jax.models.lora_config import LoRAConfig
-from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import EVERYTHING, where
 from transformer_jax.models.trainable_tokens import put_in, split_rows, trainable_tokens
 from transformer_jax.parallel.mesh import make_mesh, shard_batch

@@ -16,6 +16,7 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.pretrained import open_directory, read_facts
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -24,7 +25,6 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.recipes import driver, tasks
 from transformer_jax.recipes.checks import checked

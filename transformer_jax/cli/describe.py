@@ -107,7 +107,7 @@ class Describe(RunCommand):
             ConfigError: A flag is for known families only.
         """
         from transformer_jax.inference.pretrained import abstract_model
-        from transformer_jax.models.layers.summary import summarize
+        from transformer_jax.models.layers.module import summarize
 
         title = facts.title
         known = "has parts that only its recipe knows"

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.data.ragged import Slices, flatten, ragged_indices, row_offsets
+from transformer_jax.data.row_offsets import Slices, flatten, ragged_indices, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 

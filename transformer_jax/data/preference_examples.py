@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.data.preferences import Preferences, Prompt
-from transformer_jax.data.ragged import ragged_indices, row_offsets
+from transformer_jax.data.row_offsets import ragged_indices, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
 

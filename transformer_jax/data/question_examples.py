@@ -15,7 +15,7 @@ from transformer_jax.data.examples import (
     default_template,
     encode_texts,
 )
-from transformer_jax.data.ragged import Slices, flatten, ragged_indices
+from transformer_jax.data.row_offsets import Slices, flatten, ragged_indices
 from transformer_jax.data.squad import SquadAnswer
 from transformer_jax.data.store import id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer

@@ -20,7 +20,7 @@ from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.languages import DEFAULT_DIRECTION
 from transformer_jax.data.languages import Frame as DirectionFrame
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.data.ragged import row_offsets
+from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.tokenizer import Tokenizer
 
 __all__ = [

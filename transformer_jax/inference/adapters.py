@@ -26,7 +26,7 @@ from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.interop.peft import is_peft_folder, read_peft
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.parallel.placement import mesh_of, shard_parameters
 from transformer_jax.runs.manifest import is_optimizer_file
 from transformer_jax.training.adapters import (

@@ -223,7 +223,7 @@ class Pretrained:
 
         from transformer_jax.core.trees import default_device
         from transformer_jax.data.vocabulary import check_vocabulary
-        from transformer_jax.models.layers.replace import with_attention_kernels
+        from transformer_jax.models.layers.surgery import with_attention_kernels
         from transformer_jax.parallel.placement import shard_parameters
         from transformer_jax.runs.checkpoint_reader import check_parameters
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.models.build import Kind, TaskKind
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.making import Kind, TaskKind
 
 __all__ = [
     "Model",

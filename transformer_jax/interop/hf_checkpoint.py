@@ -27,9 +27,9 @@ from transformer_jax.interop.safetensors_header import FLOATS
 from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.interop.tensor_memory import Memory, Shared, aligned
+from transformer_jax.models.build import make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.making import make_model
 from transformer_jax.models.two_towers import TwoTowers
 
 __all__ = [

@@ -12,8 +12,8 @@ from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.functional.sparse_table_gradient import put_rows
 from transformer_jax.models.layers.basic import Linear, LinearTransposed, TrainedRows
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import logical_axes
-from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
     "LEAVES",
@@ -74,7 +74,7 @@ def adapter_parameters(kernel: nnx.Param, a: Any, b: Any, magnitude: Any) -> dic
     }
 
 
-class LoRALinear(Summarized):
+class LoRALinear(Module):
     """``x W + b + s drop(x) A B``: a linear map plus its adapter.
 
     With magnitudes (DoRA), ``x (W + s A B)`` is multiplied by :func:`.column_gain`, one factor per
@@ -135,7 +135,7 @@ class LoRALinear(Summarized):
         return type(module) is Linear or isinstance(module, LinearTransposed)
 
 
-class SelectedLoRA(Summarized):
+class SelectedLoRA(Module):
     """A linear map that applies one of several adapters to each row of a batch.
 
     ``x W + b + x A_i B_i``, and with DoRA plus ``(g_i - 1) x W``, where ``i`` is the index of the

@@ -7,14 +7,14 @@ import jax
 from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.functional.losses import OutputTable
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import raise_depth
-from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
 
 __all__ = ["EncoderDecoder"]
 
 
-class EncoderDecoder(Summarized):
+class EncoderDecoder(Module):
     """A model composed of an encoder and a decoder; it is a ``Scorer`` and ``Decodable``.
 
     ``encoder(**inputs, key=key)`` may encode anything. It returns :class:`Encoded`, or an array of

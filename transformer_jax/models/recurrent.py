@@ -14,8 +14,8 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
 from transformer_jax.models.layers.basic import Embed, Linear
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.recurrent import Recurrent
-from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.step_decoder import WIDTH, RecurrentMemory, StepDecoder
 from transformer_jax.models.transformer.models import FeatureProjection
@@ -23,7 +23,7 @@ from transformer_jax.models.transformer.models import FeatureProjection
 __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]
 
 
-class RecurrentEncoder(Summarized):
+class RecurrentEncoder(Module):
     """Token embeddings and recurrent layers.
 
     With a :class:`.FeatureProjection` as embedding, sources are frames of features. The result

@@ -16,9 +16,9 @@ from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.functional.recurrent import CELLS, State, stop_at_multiples
 from transformer_jax.models.layers.basic import Embed, Linear
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import projected_keys, score_of_projected
-from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.transformer.models import output_table
 
@@ -57,7 +57,7 @@ class RecurrentCache(NamedTuple):
     memory: RecurrentMemory
 
 
-class StepDecoder(Summarized):
+class StepDecoder(Module):
     """Recurrent layers over target tokens: a ``Scorer`` and ``Decodable``.
 
     Its inputs are :class:`.Encoded` states. It starts from the encoder's last states: copied from a

@@ -12,8 +12,8 @@ from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.layers.basic import Embed, Linear, check_tokens
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth
-from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.transformer.layers import Stack
 from transformer_jax.models.vision import VisionEncoder
 
@@ -24,7 +24,7 @@ _SCALES = {"softmax": math.log(1 / 0.07), "sigmoid": math.log(10.0)}
 _BIAS = -10.0
 
 
-class TextTower(Summarized):
+class TextTower(Module):
     """Computes a vector for each text.
 
     A configuration with ``decoder_layers`` reads left to right (CLIP), one with ``encoder_layers``
@@ -79,7 +79,7 @@ class TextTower(Summarized):
         return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
 
-class TwoTowers(Summarized):
+class TwoTowers(Module):
     """Unit vectors of images and texts, whose products measure how well they match.
 
     Radford et al. 2021 (CLIP), figure 3; Zhai et al. 2023 (SigLIP).

@@ -13,14 +13,14 @@ from transformer_jax.functional.partitioning import constrain, unshard_fsdp
 from transformer_jax.functional.patches import convolve, max_pool, patchify, sequence_pool
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.basic import Embed, Linear, Norm
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, logical_axes
-from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.transformer.layers import Attention, FeedForward, OnHidden, Stack
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
 
 
-class AttentionPool(Summarized):
+class AttentionPool(Module):
     """The vector of a sequence: a learned query attends to it, then ``y + FFN(norm(y))``.
 
     Zhai et al. 2022 (Scaling Vision Transformers), section 3.2; Zhai et al. 2023 (SigLIP).
@@ -40,7 +40,7 @@ class AttentionPool(Summarized):
         return (y + self.feed_forward(self.norm(y)))[:, 0]
 
 
-class VisionEncoder(Summarized):
+class VisionEncoder(Module):
     """Computes a contextual vector for each patch of an image, after one for the complete image.
 
     A linear map turns the pixels of each patch into a vector; a learned vector, the same for all

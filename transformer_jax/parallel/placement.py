@@ -18,7 +18,7 @@ from transformer_jax.core.trees import device_of
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
 from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
-from transformer_jax.models.layers.replace import replaced, with_attention_kernels
+from transformer_jax.models.layers.surgery import replaced, with_attention_kernels
 from transformer_jax.models.prepare import fuse_qkv, separate_blocks
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.transformer.layers import Attention, Stack

@@ -13,10 +13,10 @@ from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.functional.kernels.choice import Choice, device_reason, recorded_choices
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.components import head_sizes
-from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.models.making import Kind, make_model
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.planning.programs import Shape, mesh_on, parts_of

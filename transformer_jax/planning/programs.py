@@ -22,9 +22,9 @@ from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPromp
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.layers.parameters import map_parameters, parameters
-from transformer_jax.models.layers.replace import with_attention_kernels
-from transformer_jax.models.making import Kind, make_model
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.placement import prepare_for_decoding

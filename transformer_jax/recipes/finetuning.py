@@ -281,7 +281,7 @@ class Finetuning(Recipe):
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a model with the head of its task."""
-        from transformer_jax.models.making import make_model
+        from transformer_jax.models.build import make_model
 
         task, kind = fields["task"], self.family_of(fields)
         labels = len(task.get("labels", []))

@@ -14,8 +14,8 @@ from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
 from transformer_jax.inference.pretrained import abstract_model
+from transformer_jax.models.build import make_model
 from transformer_jax.models.lora import lora
-from transformer_jax.models.making import make_model
 from transformer_jax.models.partition import EVERYTHING, Partition, where
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.models.trainable_tokens import trainable_tokens

@@ -198,7 +198,7 @@ class Images(Recipe):
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns an image encoder, with a classification head if the run has labels."""
-        from transformer_jax.models.making import make_model
+        from transformer_jax.models.build import make_model
 
         task = fields.get("task")
         if not task:

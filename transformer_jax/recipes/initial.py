@@ -31,8 +31,8 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.facts import ENCODERS, Facts
 from transformer_jax.inference.pretrained import read_facts
+from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.image_positions import image_positions, resized_positions
-from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.checks import check_room
 from transformer_jax.recipes.given import was_given, with_normalization

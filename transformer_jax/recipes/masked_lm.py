@@ -191,7 +191,7 @@ class MaskedLM(Recipe):
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns an encoder with the heads of pre-training."""
-        from transformer_jax.models.making import make_model
+        from transformer_jax.models.build import make_model
 
         masking = fields.get("masking", {})
         pairs = masking.get("sentence_objective", "nsp") if isinstance(masking, dict) else ""

@@ -338,7 +338,7 @@ class OnPolicyLearning(Recipe):
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a decoder, with a value head for PPO."""
-        from transformer_jax.models.making import make_model
+        from transformer_jax.models.build import make_model
 
         valued = align_fields(fields).get("method") == "ppo"
         return make_model("decoder", config, valued=valued, rngs=rngs)

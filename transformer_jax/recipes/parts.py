@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.making import Kind, make_model
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.training import objectives

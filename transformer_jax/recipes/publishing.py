@@ -18,7 +18,7 @@ from transformer_jax.recipes.settings import start_config
 from transformer_jax.runs.run_directory import describe_run
 
 if TYPE_CHECKING:
-    from transformer_jax.models.making import Kind, TaskKind
+    from transformer_jax.models.build import Kind, TaskKind
     from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.recipe import Recipe
 

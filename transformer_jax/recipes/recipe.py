@@ -325,7 +325,7 @@ class Recipe:
         Raises:
             NotImplementedError: The recipe has a new family, and does not override this method.
         """
-        from transformer_jax.models.making import Kind, make_model
+        from transformer_jax.models.build import Kind, make_model
 
         family: Any = self.family_of(fields)
         if family not in get_args(Kind):

@@ -113,7 +113,7 @@ class RewardModel(Preferences):
 
     def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
         """Returns a decoder with a scalar output per text."""
-        from transformer_jax.models.making import make_model
+        from transformer_jax.models.build import make_model
 
         return make_model("decoder-task", config, task="regress", rngs=rngs)
 

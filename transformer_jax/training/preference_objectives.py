@@ -23,7 +23,7 @@ from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.kernels.vocabulary import PADDING
 from transformer_jax.functional.losses import OutputTable, token_cross_entropy
 from transformer_jax.models.layers.parameters import parameters
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.step import Batch, Objective, Sums

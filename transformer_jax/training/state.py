@@ -18,7 +18,7 @@ from transformer_jax.core.arguments import check_values
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.trees import Nested, path_name
 from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.parallel.sharding import shardings, shardings_like
 from transformer_jax.training.updates import evaluated_parameters, optimizer_state

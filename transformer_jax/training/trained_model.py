@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.core.trees import default_device
 from transformer_jax.models.layers.parameters import values
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import overlay
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.runs.checkpoint_reader import check_parameters, load_parts

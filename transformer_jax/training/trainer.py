@@ -22,7 +22,7 @@ from transformer_jax.core.json_types import Json
 from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.models.layers.parameters import Parameters
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import is_main_process, make_mesh, sync_global_devices
 from transformer_jax.parallel.process_consistency import check_same

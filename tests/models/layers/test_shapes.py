@@ -289,7 +289,7 @@ CASES = {
     ),
 }  # fmt: skip
 # What others derive from.
-BASES = {"Autoregressive", "StepDecoder", "Summarized", "_Labelled"}
+BASES = {"Autoregressive", "StepDecoder", "Module", "_Labelled"}
 
 
 @functools.cache

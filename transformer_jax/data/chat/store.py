@@ -15,7 +15,7 @@ from transformer_jax.data.chat.encoding import ChatEncoder, EncodedChat
 from transformer_jax.data.conversations import ChatOptions, Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
-from transformer_jax.data.ragged import row_offsets
+from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
 from transformer_jax.data.unread import Unread

@@ -18,7 +18,7 @@ from transformer_jax.core.task_progress import log, tracked
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
 from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.ragged import row_offsets
+from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import FeatureStatistics, Normalization
 from transformer_jax.data.speech.manifest import Recordings, read_manifest

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.examples import EncodedExamples, collate
-from transformer_jax.data.ragged import ragged_indices
+from transformer_jax.data.row_offsets import ragged_indices
 from transformer_jax.parallel.placement import MeshProgram, round_up_rows
 
 __all__ = [

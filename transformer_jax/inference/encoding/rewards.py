@@ -11,7 +11,7 @@ from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.conversations import Message, check_answered
 from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.preference_examples import completion_rows
-from transformer_jax.data.ragged import row_offsets
+from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.text import flaw_of
 from transformer_jax.data.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.inference.encoding.batching import Batches
 from transformer_jax.interop.cross_encoders import ScoreActivation
-from transformer_jax.models.making import TaskKind
+from transformer_jax.models.build import TaskKind
 from transformer_jax.training.objectives import encoder_inputs
 
 __all__ = ["AnswerSpan", "NoTokensError", "ReadingForm", "TaskRunner", "UnreadTextError"]

@@ -20,7 +20,7 @@ from transformer_jax.data.examples import (
     default_template,
     encode_sentences,
 )
-from transformer_jax.data.ragged import ragged_indices
+from transformer_jax.data.row_offsets import ragged_indices
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
@@ -38,7 +38,7 @@ from transformer_jax.inference.encoding.pooling import (
     combine_layers,
     pool_hidden_states,
 )
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.transformer.layers import stack_weights
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.placement import MeshProgram

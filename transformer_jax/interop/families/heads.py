@@ -14,8 +14,8 @@ from transformer_jax.interop.family import (
     linear_mappings,
     norm_mappings,
 )
+from transformer_jax.models.build import TaskKind
 from transformer_jax.models.config import Activation, HeadConfig, TransformerConfig
-from transformer_jax.models.making import TaskKind
 
 __all__ = [
     "TEXT_TASKS",

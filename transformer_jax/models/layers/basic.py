@@ -14,8 +14,8 @@ from transformer_jax.functional.layers import layer_norm, linear, linear_transpo
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.sparse_table_gradient import replace_taken
 from transformer_jax.models.config import NormConfig
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import logical_axes
-from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
     "Embed",
@@ -34,7 +34,7 @@ __all__ = [
 Axes = tuple[str | None, str | None]
 
 
-class Linear(Summarized):
+class Linear(Module):
     """``x W + b``, where ``W`` is initialized as Glorot-uniform and ``b`` as zeros.
 
     ``axes`` are the logical axes of the kernel; the last is the axis of the bias.
@@ -71,7 +71,7 @@ class Linear(Summarized):
         return made
 
 
-class LinearTransposed(Summarized):
+class LinearTransposed(Module):
     """The map of a ``Linear`` with its kernel as ``[F D]``: see :func:`linear_transposed`."""
 
     def __init__(self, linear: Linear):
@@ -85,7 +85,7 @@ class LinearTransposed(Summarized):
         return linear_transposed(x, self.kernel[...], bias, logical_axes(self.kernel))
 
 
-class Norm(Summarized):
+class Norm(Module):
     """The norm selected by ``config``, over the last axis."""
 
     def __init__(self, config: NormConfig, size: int, axis: str = "embed"):
@@ -105,7 +105,7 @@ class Norm(Summarized):
         return layer_norm(x, gain, None if self.bias is None else self.bias[...], self.config.eps)
 
 
-class Embed(Summarized):
+class Embed(Module):
     """A lookup table: of tokens, positions, segments or distance buckets.
 
     Attributes:
@@ -146,7 +146,7 @@ class Embed(Summarized):
         return self.trained.replace(found, indices, self.table.shape[0], self.dtype)
 
 
-class TrainedRows(Summarized):
+class TrainedRows(Module):
     """Trained rows of a table that is otherwise a constant.
 
     Attributes:

@@ -19,8 +19,8 @@ from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.cache import LayerCache
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.recurrent import RecurrentLayer
-from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["ConvolutionMixer", "RecurrentMixer", "make_mixer", "segments_of", "slot_size"]
 
@@ -102,7 +102,7 @@ def _begins(segments: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     return jnp.concatenate([first, segments[:, 1:] != segments[:, :-1]], axis=1)
 
 
-class RecurrentMixer(Summarized):
+class RecurrentMixer(Module):
     """A recurrent layer; in an encoder, both directions with half the width each.
 
     Each position stores its state for the next one, in float32.
@@ -172,7 +172,7 @@ class RecurrentMixer(Summarized):
         return states[..., : x.shape[-1]].astype(x.dtype), cache
 
 
-class ConvolutionMixer(Summarized):
+class ConvolutionMixer(Module):
     """A convolution to twice the width, followed by a gated linear unit.
 
     ``y = a ⊙ σ(b)`` where ``[a; b]`` is the convolution; in a decoder it reads no later position.

@@ -12,15 +12,15 @@ from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.models.config import CellName
 from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, logical_axes
-from transformer_jax.models.layers.summary import Summarized
 
 __all__ = ["Recurrent", "RecurrentLayer"]
 
 _AXES = ("embed", None)  # of the kernels: every device has all columns, since gates combine them
 
 
-class RecurrentLayer(Summarized):
+class RecurrentLayer(Module):
     """A cell that runs over the positions of texts in one direction.
 
     Recurrent kernels are orthogonal in each block (Saxe et al. 2013), input kernels Glorot-uniform,
@@ -93,7 +93,7 @@ class RecurrentLayer(Summarized):
         return tuple(jnp.zeros((rows, self.size)) for _ in range(CELLS[self.cell].states))
 
 
-class Recurrent(Summarized):
+class Recurrent(Module):
     """``depth`` layers of a cell, each of which reads the outputs of the layer before it.
 
     If bidirectional, the outputs of a layer are those of both directions side by side; the backward

@@ -15,7 +15,7 @@ from transformer_jax.functional.alignment_scores import (
     projected_additive_scores,
 )
 from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
-from transformer_jax.models.layers.summary import Summarized
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.recurrent_config import ScoreName
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 _AXES = ("embed", None)
 
 
-class GeneralScore(Summarized):
+class GeneralScore(Module):
     """The score ``q W kᵀ``; see :func:`.general_scores`."""
 
     def __init__(self, query_size: int, key_size: int, *, rngs: nnx.Rngs):
@@ -53,7 +53,7 @@ class GeneralScore(Summarized):
         return dot(q, k)
 
 
-class AdditiveScore(Summarized):
+class AdditiveScore(Module):
     """The score ``vᵀ tanh(W_q q + W_k k)``; see :func:`.additive_scores`."""
 
     def __init__(self, query_size: int, key_size: int, size: int, *, rngs: nnx.Rngs):
@@ -81,7 +81,7 @@ class AdditiveScore(Summarized):
         return projected_additive_scores(q @ query, k, vector)
 
 
-class LocationScore(Summarized):
+class LocationScore(Module):
     """The score ``W q`` of each source position; see :func:`.location_scores`."""
 
     def __init__(self, query_size: int, places: int, *, rngs: nnx.Rngs):

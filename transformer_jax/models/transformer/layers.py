@@ -43,8 +43,8 @@ from transformer_jax.models.config_groups import MIXER_KINDS
 from transformer_jax.models.layers.basic import Embed, Linear, Norm, apart, fused, side_by_side
 from transformer_jax.models.layers.cache import Cache, KeysValues, LayerCache
 from transformer_jax.models.layers.mixer import make_mixer, slot_size
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, logical_axes, stacked, unstacked
-from transformer_jax.models.layers.summary import Summarized
 
 __all__ = [
     "ATTENTIONS",
@@ -145,7 +145,7 @@ def frequencies_of(places: PositionConfig, head_dim: int) -> Float[np.ndarray, "
 # --- attention: section 3.2 -----------------------------------------------------------------------
 
 
-class Attention(Summarized):
+class Attention(Module):
     """``Concat(head₁ … head_N) W^O``, each head attending with its own slice of the projections.
 
     The fused kernel ``[D, N H]`` is the per-head ``[D, H]`` kernels side by side.
@@ -378,7 +378,7 @@ def stack_weights(layers: Sequence[Array]) -> Float32[Array, "L B N T S"]:
 # --- the feed-forward network: section 3.3 --------------------------------------------------------
 
 
-class FeedForward(Summarized):
+class FeedForward(Module):
     """``f(x W₁ + b₁) W₂ + b₂``, or gated ``(f(x W₁) ⊙ x V) W₂``, applied to every position.
 
     Vaswani et al. 2017, equation 2; Shazeer 2020 for the gated form.
@@ -415,7 +415,7 @@ class Memory(NamedTuple):
 Norms = tuple[Norm | None, Norm | None]  # of a sub-layer's input or of the sum, and of its output
 
 
-class Block(Summarized):
+class Block(Module):
     """The sub-layers of one layer, each added to the residual stream at ``norm.placement``.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
@@ -547,7 +547,7 @@ class Block(Summarized):
 # --- a stack of blocks: section 3.1 ---------------------------------------------------------------
 
 
-class Stack(Summarized):
+class Stack(Module):
     """Positions, ``L`` blocks and a final norm.
 
     Looped, each block keeps its own parameters, which runs fastest on CPU. Scanned, parameters are

@@ -25,8 +25,8 @@ from transformer_jax.functional.masks import Mask, padding_mask
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Embed, Linear, TrainedRows, check_tokens
 from transformer_jax.models.layers.cache import Cache
+from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, raise_depth
-from transformer_jax.models.layers.summary import Summarized
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.transformer.layers import (
     Memory,
@@ -56,7 +56,7 @@ __all__ = [
 # --- embeddings and the output head: section 3.4 --------------------------------------------------
 
 
-class FeatureProjection(Summarized):
+class FeatureProjection(Module):
     """``x W + b`` at each position, whose frames are stacked: see ``stack_frames``."""
 
     def __init__(self, config: FeatureConfig, width: int, *, dtype: str, rngs: nnx.Rngs):
@@ -98,7 +98,7 @@ def source_embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed | Featu
     return projection
 
 
-class Head(Summarized):
+class Head(Module):
     """The parameters of the output: a table unless tied, and optionally a bias."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -176,7 +176,7 @@ def encode(
     )
 
 
-class Encoder(Summarized):
+class Encoder(Module):
     """Computes a contextual vector for each token, from all tokens around it.
 
     BERT without its heads: Devlin et al. 2019. Texts begin with [CLS], and every part ends with
@@ -264,7 +264,7 @@ class Encoder(Summarized):
         return stack_weights(maps)
 
 
-class TransformerEncoder(Summarized):
+class TransformerEncoder(Module):
     """The encoder of Vaswani et al. 2017, section 3.1: embeddings and a stack of blocks.
 
     With a :class:`.FeatureProjection` as embedding, sources are frames of features.
@@ -318,7 +318,7 @@ class TransformerEncoder(Summarized):
 # --- decoders: section 3.1 ------------------------------------------------------------------------
 
 
-class Autoregressive(Summarized):
+class Autoregressive(Module):
     """The common part of decoders: a table of tokens, a stack of blocks, a head, and a cache.
 
     It is ``Decodable`` with ``init_cache``, and a ``Scorer`` with ``hidden``, which subclasses

@@ -12,9 +12,9 @@ from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.models.build import make_model
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.making import make_model
 from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
 from transformer_jax.recipes.tasks.language_model_task import as_documents
 from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store

@@ -33,7 +33,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
-from transformer_jax.models.layers.replace import with_attention_kernels
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Partition, merging
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.sharding import shardings

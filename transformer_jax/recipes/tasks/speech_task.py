@@ -30,7 +30,7 @@ from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
 from transformer_jax.evaluation.words import choose_tokenize, split_words
 from transformer_jax.inference.transcriber import Recording, Transcriber
-from transformer_jax.models.making import make_model
+from transformer_jax.models.build import make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig

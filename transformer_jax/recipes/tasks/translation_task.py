@@ -21,8 +21,8 @@ from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.models.build import make_model
 from transformer_jax.models.costs.accounting import training_flops
-from transformer_jax.models.making import make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.directions import (

@@ -18,7 +18,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import parameters
-from transformer_jax.models.layers.replace import replaced, with_attention_kernels
+from transformer_jax.models.layers.surgery import replaced, with_attention_kernels
 from transformer_jax.models.transformer.layers import Attention
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.placement import prepare_for_decoding

@@ -1,4 +1,4 @@
-"""Models printed as short tables: parts with classes, shapes and numbers of parameters."""
+"""The base of all modules, which print as short tables of parts, shapes and parameters."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 import jax
 from flax import nnx
 
-__all__ = ["Summarized", "summarize"]
+__all__ = ["Module", "summarize"]
 
 _DEEPEST = 3  # depth of the parts shown
 
 
-class Summarized(nnx.Module):
+class Module(nnx.Module):
     """A module that prints as a table of its parts; ``nnx.Module.__repr__`` prints all of it."""
 
     def __repr__(self) -> str:

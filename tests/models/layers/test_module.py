@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.models.layers.summary import summarize
+from transformer_jax.models.layers.module import summarize
 
 SMALL = dataclasses.replace(
     tj.TransformerConfig(vocab_size=11, d_model=8, encoder_layers=3, decoder_layers=2),
