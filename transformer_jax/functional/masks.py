@@ -152,7 +152,7 @@ class Mask:
     ) -> Bool[Array, "#B #N #t #s"] | None:
         """Queries ``t0 .. t0 + t`` against keys ``s0 .. s0 + s``; the starts may be traced.
 
-        Blocks must lie inside the arrays that the mask holds (see :meth:`padded`). Dimensions
+        Blocks must lie inside the arrays that the mask holds (see :meth:`padded`).
         Dimensions that do not matter have size 1; None means that everything is visible.
         """
         rows = jnp.arange(t, dtype=jnp.int32)[:, None] + t0

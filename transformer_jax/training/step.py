@@ -132,14 +132,15 @@ def make_step(
         loss, norm = metrics["loss"], optax.tree.norm(grads) * inv_weight
 
         ok = jnp.isfinite(loss) & jnp.isfinite(norm) if skip_nonfinite else None
-        alone = shardings is None and axis_name is None
-        total = summed(objective, merge, accumulation)
+        one_device = shardings is None and axis_name is None
+        # Line searches and sam alone call these two; for other optimizers they are never computed.
+        sums_at = summed(objective, merge, accumulation)
         further = further_arguments(
-            lambda params: means(add(total(params, frozen, batch, key)))["loss"],
+            lambda params: means(add(sums_at(params, frozen, batch, key)))["loss"],
             lambda params: _scaled(add(differentiate(params, frozen, batch, key)[1]), inv_weight),
         )
         update = functools.partial(_updated, tx, ema_decay, further)
-        new = _where(ok, update, alone, state, grads, inv_weight, norm, loss)
+        new = _where(ok, update, one_device, state, grads, inv_weight, norm, loss)
         rate = learning_rate(new.opt_state)
         metrics |= {"weight": weight, "grad_norm": norm}
         metrics["skipped"] = jnp.int32(0) if ok is None else 1 - ok.astype(jnp.int32)
@@ -230,7 +231,7 @@ def _scaled(grads: PyTree, factor: Float[Array, ""]) -> PyTree:
 def _where(
     ok: Bool[Array, ""] | None,
     update: Callable[..., TrainState],
-    alone: bool,
+    one_device: bool,
     state: TrainState,
     *how: PyTree,
 ) -> TrainState:
@@ -247,7 +248,7 @@ def _where(
         skip = lambda state, *_: state._replace(step=state.step + 1)
         return jax.lax.cond(ok, update, skip, state, *how)
 
-    if not alone:
+    if not one_device:
         return select(ok, state, *how)
     # With a select per element, XLA:CPU would copy the moments before updating them.
     return jax.lax.platform_dependent(ok, state, *how, cpu=branch, default=select)

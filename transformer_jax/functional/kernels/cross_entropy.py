@@ -48,7 +48,10 @@ def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> A
 def row_losses(
     z: Array, targets: Array, label_smoothing: float, split: VocabularySplit | None = None
 ) -> tuple[Array, Array, Array]:
-    """Returns the loss of each row, and the maximum and the normalizer of its softmax."""
+    """Returns the loss of each row, and the maximum and the normalizer of its softmax.
+
+    ``log Σ exp z − z_y + s (z_y − mean z)``, which is ``(1 − s) (−log p_y) + s mean (−log p)``.
+    """
     high = z.max(-1, keepdims=True)
     high = high if split is None else lax.pmax(high, split.over)
     exps = jnp.exp(z - high)

@@ -484,6 +484,8 @@ class Block(Module):
             on_weights: Called with the weights of self- and of cross-attention.
             last_n: Number of positions to return; None is all.
         """
+        # Dropout of the output and the weights of self-attention, the same of cross-attention, and
+        # of the output and the hidden units of the feed-forward network.
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
         on_self, on_cross = (None, None) if on_weights is None else on_weights
         if self.self_attention is not None:
