@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks.harness import kill_workers
-from transformer_jax.cli.errors import guarded, run_and_leave, terminated
-from transformer_jax.cli.streams import as_help
+from transformer_jax.cli.process import as_help, guarded, run_and_leave, terminated
 
 __all__ = ["run_program"]
 

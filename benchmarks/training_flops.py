@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli.families import training_runs
 from transformer_jax.cli.run_flags import asked_run
+from transformer_jax.cli.training import EVERY
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.costs.accounting import count_parameters
 from transformer_jax.recipes import driver
@@ -42,7 +42,7 @@ def counted_flops(command: str, *, steps: int, parameters: int) -> float:
     words = shlex.split(command)
     words = words[words.index("train") :]
     with tempfile.TemporaryDirectory() as folder:
-        asked = asked_run("transformer-jax train", training_runs("train"), [
+        asked = asked_run("transformer-jax train", EVERY.commands, [
             *words[1:], "--output", f"{folder}/run",
         ])  # fmt: skip
         run, directory, data = driver.begin(asked.run, asked.named)

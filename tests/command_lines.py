@@ -3,10 +3,9 @@
 import re
 import shlex
 
-from transformer_jax.cli import families, laboratory, train_word_vectors
+from transformer_jax.cli import laboratory, train_word_vectors, training
 from transformer_jax.cli.commands import COMMANDS, PROGRAM, PROGRAMS, load_command
 from transformer_jax.cli.run_flags import asked_run, parse_flags
-from transformer_jax.cli.training import take_plan
 
 OUTSIDE = ("config", "plan", "plan-json", "resume")  # flags of training that are no settings
 _MODULES = {"laboratory": "laboratory ", "word_vectors": "word-vectors "}
@@ -32,15 +31,11 @@ def flags_after(words):
         return [train_word_vectors.COMMANDS[second]]
     if name not in COMMANDS:
         return None
-    if PROGRAMS.get(name) != "families":
+    if PROGRAMS.get(name) != "training":
         return [load_command(name)]
-    if name == "glue":
-        from transformer_jax.cli.encoder_only import Glue
-
-        return [Glue]
-    runs = families.training_runs(name)
+    runs = training.training_runs(name)
     if not runs:
-        return list(families.flag_kinds(name).values())
+        return list(training.flag_kinds(name).values())
     if second.islower() and not second.startswith("-") and second not in runs:
         return None
     return [type(runs[second][1])] if second in runs else [type(run) for _, run in runs.values()]
@@ -55,13 +50,12 @@ def parse(code):
         if inner[0] in COMMANDS or inner[0] == PROGRAM:
             parse(shlex.join([PROGRAM, *inner[inner[0] == PROGRAM :]]))
     name = words[0]
-    if families.COMMANDS.get(name) and families.training_runs(name):
-        _, _, rest = take_plan(words[1:])
+    if name in training.STARTS:
+        _, _, rest = training.take_plan(words[1:])
         rest = [word for word in rest if word != "--resume"]
         if "--config" in rest:  # whose file is not there
             return None
-        runs = families.training_runs(name)
-        return asked_run(f"{PROGRAM} {name}", runs, rest)
+        return asked_run(f"{PROGRAM} {name}", training.EVERY.commands, rest)
     kinds = flags_after(words)
     assert kinds, code
     skipped = 2 if name == "laboratory" or " ".join(words[:2]) in PROGRAMS else 1

@@ -15,9 +15,8 @@ from benchmarks.settings import Settings as Benchmark
 from benchmarks.settings import What
 from benchmarks.word_vectors import WordVectors as WordVectorBenchmark
 from tests.command_lines import OUTSIDE, flags_after
-from transformer_jax.cli import families, laboratory, train_word_vectors
+from transformer_jax.cli import laboratory, train_word_vectors, training
 from transformer_jax.cli.commands import with_flags
-from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.models.presets import PRESETS
@@ -67,11 +66,11 @@ def union(kinds):
 @functools.cache
 def every_flag():
     """All flags of all commands."""
-    runs = {type(run) for name in families.COMMANDS
-            for _, run in families.training_runs(name).values()}  # fmt: skip
-    kinds = {kind for name in families.COMMANDS for kind in families.flag_kinds(name).values()}
+    runs = {type(run) for name in training.COMMANDS
+            for _, run in training.training_runs(name).values()}  # fmt: skip
+    kinds = {kind for name in training.COMMANDS for kind in training.flag_kinds(name).values()}
     experiments = {*laboratory.COMMANDS.values(), *train_word_vectors.COMMANDS.values()}
-    known = {*dict(with_flags()).values(), *runs, *kinds, *experiments, Glue, KernelBenchmark}
+    known = {*dict(with_flags()).values(), *runs, *kinds, *experiments, KernelBenchmark}
     return union(known | {WordVectorBenchmark, Benchmark}) | dict.fromkeys(OUTSIDE)
 
 
@@ -122,7 +121,7 @@ def strange_code(code):
     yield from strange_request(code)
     words = code.split()
     if len(words) >= 2 and words[0] in TRAINS and re.fullmatch(r"[a-z0-9-]+", words[1]):
-        known = families.training_runs(words[0])
+        known = training.training_runs(words[0])
         if words[1] not in known and words[1] != "--config" and not words[1].startswith("-"):
             yield f"{words[0]} has no run {words[1]}"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -231,7 +231,7 @@ HEAVY = {"jax", "flax", "optax", "sacrebleu"}
 def test_named_runs_are_listed_without_jax():
     """``train --help`` and tab completion read recipes, which say at once what there is."""
     recipes = {module.removeprefix("transformer_jax.") for module in RECIPES.values()}
-    for name in closure("cli.families", *recipes):
+    for name in closure("cli.training", *recipes):
         for node in ast.parse((PACKAGE / f"{name}.py").read_text()).body:
             modules = [node.module] if isinstance(node, ast.ImportFrom) else []
             modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import pytest
 
 from transformer_jax.cli.completion import flag_choices
-from transformer_jax.cli.field_flags import parse
-from transformer_jax.cli.flags import flags_of
+from transformer_jax.cli.flags import flags_of, parse
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ConfigError

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.harness import TREE, Bench, Limits
 from benchmarks.ours_language import decode
 from benchmarks.settings import GPT2, Settings, What
-from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.process import guarded
 from transformer_jax.core.errors import DataError
 
 PEERS = all(map(importlib.util.find_spec, ("torch", "transformers", "ctranslate2")))

@@ -13,7 +13,7 @@ from benchmarks import kernel_cases as cases
 from benchmarks import kernels as benchmark
 from benchmarks.kernel_timing import passes, repeated
 from benchmarks.roofline import Peak
-from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.process import guarded
 from transformer_jax.functional.kernels import choice as kernels
 
 RESULTS = Path(benchmark.__file__).parent / "results"

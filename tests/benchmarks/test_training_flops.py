@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.training_flops import counted_flops
-from transformer_jax.cli.families import main
+from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.evaluation.bleu_results import training_cost
 from transformer_jax.runs.run_directory import RunDirectory

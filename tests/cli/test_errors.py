@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 
-from transformer_jax.cli.errors import guarded, plain_warnings, run_log, terminated
+from transformer_jax.cli.process import guarded, plain_warnings, run_log, terminated
 from transformer_jax.core.errors import (
     CheckpointError,
     ConfigError,
@@ -181,7 +181,7 @@ def test_a_hook_that_was_put_on_top_meanwhile_stays(monkeypatch):
 def test_who_was_stopped_waits_for_no_thread():
     """A compilation in the background cannot be interrupted, and takes minutes."""
     code = (
-        "import threading, time; from transformer_jax.cli.errors import leave;"
+        "import threading, time; from transformer_jax.cli.process import leave;"
         "threading.Thread(target=time.sleep, args=(120,)).start();"
         "print('said', end=''); leave(130)"
     )

@@ -5,9 +5,10 @@ import dataclasses
 
 import pytest
 
-from transformer_jax.cli import decoder_only, encoder_only, families, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.cli.main import main
-from transformer_jax.recipes.registry import named_runs
+from transformer_jax.cli.run_flags import asked_run
+from transformer_jax.recipes.registry import get_recipe, named_runs
 from transformer_jax.runs.run_directory import RunDirectory
 
 DENOISING_RUNS = named_runs("denoising")
@@ -27,59 +28,49 @@ def fa_run(path, run):
     return path
 
 
-def test_train_finds_the_family_by_the_name_of_the_run():
-    assert not set(RUNS) & set(LANGUAGE_RUNS)
-    for module, runs in MODULES.items():
-        for name in runs:
-            found = families.family_of("train", [name, "--training.steps", "3"])
-            assert found == module.FAMILY._replace(program="transformer-jax")
+def of_every_program(command):
+    """The recipes of a command, as the programs for each kind of model have them."""
+    programs = (module.FAMILY.commands for module in (seq2seq, decoder_only, encoder_only))
+    return {name for commands in programs for name in commands.get(command, ())}
+
+
+@pytest.mark.parametrize("command", training.STARTS)
+def test_a_name_is_of_one_run_of_all_that_a_command_starts(command):
+    assert {*training.EVERY.commands[command]} == of_every_program(command)
+    names = [name for kind in training.EVERY.commands[command] for name in get_recipe(kind).runs]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
-    ("module", "run"),
+    ("command", "recipe", "name"),
     [
-        (seq2seq, RUNS["small"][1]),
-        (decoder_only, LANGUAGE_RUNS["char-cpu"][1]),
-        (decoder_only, LANGUAGE_RUNS["ngram"][1]),
-        (seq2seq, DENOISING_RUNS["t5-mini"][1]),
-        (encoder_only, PRETRAIN_RUNS["small"][1]),
-        (encoder_only, TASK_RUNS["tag"][1]),
+        ("train", "translation", "small"),
+        ("train", "language_model", "char-cpu"),
+        ("train", "ngram", "ngram"),
+        ("pretrain", "denoising", "t5-mini"),
+        ("pretrain", "masked_lm", "small"),
+        ("finetune", "finetuning", "tag"),
+        ("finetune", "summarization", "summarize"),
     ],
 )
-def test_resume_and_evaluate_find_it_by_the_run(tmp_path, module, run):
-    path = fa_run(tmp_path / "run", run)
-    for command in ("resume", "evaluate"):
-        found = families.family_of(command, ["--checkpoint", "best", str(path)])
-        assert found.commands == module.FAMILY.commands
-    if run in [named for module in MODULES.values() for _, named in module.values()]:
-        found = families.family_of("train", ["--config", str(path / "config.json")])
-        assert found.commands == module.FAMILY.commands
-        assert (
-            families.family_of("train", [f"--config={path / 'config.json'}"]).commands
-            == found.commands
-        )
+def test_a_run_is_found_by_its_name_and_by_its_file(tmp_path, command, recipe, name):
+    named = named_runs(recipe)[name][1]
+    file = str(fa_run(tmp_path / "run", named) / "config.json")
+    for words in ([name], ["--config", file], [f"--config={file}"]):
+        asked = asked_run(f"transformer-jax {command}", training.EVERY.commands, words)
+        assert dataclasses.replace(asked.run, output=None) == named
 
 
-def test_pretrain_finds_the_family_by_the_name_of_the_run():
-    assert not set(PRETRAIN_RUNS) & set(DENOISING_RUNS)
-    for module, runs in {encoder_only: PRETRAIN_RUNS, seq2seq: DENOISING_RUNS}.items():
-        for name in runs:
-            assert families.family_of("pretrain", [name]).commands == module.FAMILY.commands
-    assert families.family_of("finetune", ["tag"]).commands == encoder_only.FAMILY.commands
-
-
-@pytest.mark.parametrize("command", families.COMMANDS)
+@pytest.mark.parametrize("command", training.COMMANDS)
 def test_help_lists_the_named_runs_and_the_usual_flags_or_all_flags(command, capfd):
     assert main([command, "--help"]) == 0
     out = capfd.readouterr().out
     rows = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
-    if command == "glue":
-        return
     if command in ("resume", "evaluate"):
         wanted = {"--checkpoint", "--data", "--text", "--source", "--mesh.data"}
         assert rows >= (wanted if command == "evaluate" else {"--loop.evaluate-every"})
         return
-    assert rows >= {*families.training_runs(command)}
+    assert rows >= {*training.training_runs(command)}
     assert {"--output", "--config", "--plan", "--resume"} <= rows
     assert len([row for row in rows if row.startswith("--")]) == 11
     assert out.index("usual flags") < out.index("All flags")
@@ -115,12 +106,6 @@ def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):
     assert main(["resume", str(path)]) == decoder_only.main(["resume", str(path)]) == 2
     first, second = capfd.readouterr().err.strip().splitlines()
     assert first == second
-    asked = []
-    family = seq2seq.FAMILY._replace(others={"evaluate": lambda *given: asked.append(given) or 0})
-    monkeypatch.setattr(seq2seq, "FAMILY", family)
-    path = fa_run(tmp_path / "other", RUNS["small"][1])
-    assert main(["evaluate", str(path), "--num-beams", "2"]) == 0
-    assert asked == [([str(path), "--num-beams", "2"], "transformer-jax evaluate")]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +130,8 @@ def test_settings_of_another_kind_of_run_name_its_command(
 
 
 def test_an_earlier_name_of_a_run_is_found():
-    found = families.family_of("finetune", ["span", "--training.steps", "3"])
-    assert found.commands == encoder_only.FAMILY.commands
+    asked = asked_run("x finetune", training.EVERY.commands, ["span", "--training.steps", "3"])
+    assert (asked.name, asked.run.recipe) == ("qa", "finetuning")
 
 
 def test_resume_of_a_run_of_another_kind_is_refused(tmp_path, capfd):

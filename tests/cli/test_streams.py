@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.cli import errors, streams
-from transformer_jax.cli.errors import guarded
+from transformer_jax.cli import process
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, say
+from transformer_jax.cli.process import guarded
 from transformer_jax.core.errors import UserError
 from transformer_jax.core.task_progress import log
 
@@ -32,7 +32,7 @@ def stream():
     def make(path, *, buffering=-1):
         raw = open(path, "wb", buffering)  # noqa: SIM115  (closed below)
         plain = io.TextIOWrapper(raw, "utf-8", write_through=buffering == 0)
-        opened.append(streams._text_on(streams._Output(plain)))
+        opened.append(process._text_on(process._Output(plain)))
         opened.append(plain)
         return opened[-2]
 
@@ -61,7 +61,7 @@ def test_standard_error_that_cannot_be_written_stops_nothing(monkeypatch):
     with open("/dev/full", "wb", 0) as raw:
         monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, "utf-8", write_through=True))
         say("dropped")
-        plain, dropping = sys.stderr, streams._Dropping(raw, "utf-8", write_through=True)
+        plain, dropping = sys.stderr, process._Dropping(raw, "utf-8", write_through=True)
         monkeypatch.setattr(sys, "stderr", dropping)
         print("x" * 100_000, file=sys.stderr, flush=True)
         log("dropped too")
@@ -143,7 +143,7 @@ def test_text_of_a_file_does_not_steer_a_terminal(tmp_path):
 
 def test_help_keeps_its_styles_on_a_terminal():
     def show():
-        with streams.as_terminal(), streams.as_help():
+        with process.as_terminal(), process.as_help():
             print("\x1b[1mbold\x1b[0m")
 
     assert "\x1b[1mbold" in on_terminal(show)
@@ -174,5 +174,5 @@ def test_leaving_with_a_full_standard_output_is_no_error_of_python(monkeypatch, 
     monkeypatch.setattr(sys, "stdout", stream("/dev/full"))
     print("x")
     with pytest.raises(SystemExit) as end:
-        errors.leave(0)
+        process.leave(0)
     assert end.value.code == 0

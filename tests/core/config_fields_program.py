@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import transformer_jax
-from transformer_jax.cli.field_flags import read_words
-from transformer_jax.cli.flags import check_flags, flag_of, flags_of
+from transformer_jax.cli.flags import check_flags, flag_of, flags_of, read_words
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import Configuration, Range, field_types
 from transformer_jax.core.config_help import field_help

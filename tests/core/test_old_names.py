@@ -107,8 +107,8 @@ def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
 
 def test_earlier_flags_and_commands_lead_to_ones_that_exist():
     from transformer_jax.cli.commands import with_flags
-    from transformer_jax.cli.families import flag_kinds, training_runs
     from transformer_jax.cli.flags import flags_of
+    from transformer_jax.cli.training import flag_kinds, training_runs
 
     COMMANDS = dict(with_flags())
     assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
@@ -132,7 +132,9 @@ def test_earlier_names_of_named_runs_lead_to_ones_that_exist(caplog):
     assert set(old_names.RUNS) == {"finetune"}
     [(old, new)] = old_names.RUNS["finetune"].items()
     assert old not in TASK_RUNS
-    ask = lambda name: asked_run("x finetune", TASK_RUNS, [name, "--task.kind", old])
+    ask = lambda name: asked_run(
+        "x finetune", {"finetune": ["finetuning"]}, [name, "--task.kind", old]
+    )
     with caplog.at_level(logging.WARNING):
         name, run, *_ = ask(old)
     assert f"{old} is now {new}" in caplog.text

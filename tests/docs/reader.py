@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.docs import documented, world
 from tests.docs.shell import Done, Shell
-from transformer_jax.cli import families
 from transformer_jax.cli.commands import PROGRAM
+from transformer_jax.cli.training import STARTS
 
 
 class Reader:
@@ -107,7 +107,6 @@ def _read(line: str) -> Iterator[str]:
 def _begun(line: str) -> str | None:
     """The run that a command of training begins; None for other commands."""
     words = documented.words(line)
-    begins = families.COMMANDS.get(words[1]) and families.training_runs(words[1])
-    if not begins and words[1:3] != ["word-vectors", "train"]:
+    if words[1] not in STARTS and words[1:3] != ["word-vectors", "train"]:
         return None
     return words[words.index("--output") + 1] if "--output" in words else f"runs/{words[2]}"

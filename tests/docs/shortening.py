@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
-from transformer_jax.cli import families, train_word_vectors
+from transformer_jax.cli import train_word_vectors
 from transformer_jax.cli.commands import PROGRAM, load_command
 from transformer_jax.cli.flags import flag_of, positional
 from transformer_jax.cli.laboratory import COMMANDS as EXPERIMENTS
 from transformer_jax.cli.run_flags import asked_run, parse_flags
+from transformer_jax.cli.training import EVERY
 from transformer_jax.data.corpora import (
     babel_pairs,
     in_context,
@@ -87,7 +88,7 @@ def shorten(arguments: list[str], *, alone: bool = True) -> list[str]:
         return _launched(arguments)
     if {"--plan", "--help"} & {*arguments}:
         return arguments
-    if families.COMMANDS.get(name) and families.training_runs(name):
+    if name in EVERY.commands:
         return [*arguments, *_of_training(name, arguments, alone)]
     if name == "laboratory":
         asked = parse_flags(EXPERIMENTS[arguments[1]], PROGRAM, arguments[2:])
@@ -113,7 +114,7 @@ def _with(arguments: list[str], flags: list[str]) -> list[str]:
 
 def _of_training(name: str, arguments: list[str], alone: bool) -> list[str]:
     words = [word for word in arguments[1:] if word != "--resume"]
-    run = asked_run(f"{PROGRAM} {name}", families.training_runs(name), words).run
+    run = asked_run(f"{PROGRAM} {name}", EVERY.commands, words).run
     numbers: dict[str, Any] = dict(LENGTHS)
     groups = [("model", "--init-from"), ("encoder", "--init-encoder")]
     for group, start in groups:

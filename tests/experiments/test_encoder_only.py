@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.cli import encoder_only, seq2seq
-from transformer_jax.cli.field_flags import parse
+from transformer_jax.cli.flags import parse
 from transformer_jax.cli.main import main as command
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.trees import flatten_dict

@@ -82,7 +82,7 @@ def test_help_of_resume_needs_no_run(tmp_path, capsys, given):
 
 
 def en_asked(family, *arguments):
-    return asked_run("program train", named_runs(*family.commands["train"]), arguments)[1]
+    return asked_run("program train", family.commands, arguments)[1]
 
 
 def test_a_repeated_flag_of_several_values_has_all_of_them():

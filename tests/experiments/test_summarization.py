@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax.cli import families, seq2seq
+from transformer_jax.cli import seq2seq
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.runs.checkpoint_reader import load_params
@@ -171,8 +171,3 @@ def test_without_the_library_of_rouge_nothing_begins(data, tmp_path, capfd, monk
     assert seq2seq.main(asked(data, tmp_path / "run")) == 2
     assert "pip install 'transformer-jax[rouge]'" in capfd.readouterr().err
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_finetune_finds_the_family_by_the_name_of_the_task():
-    assert not set(RUNS) & set(TASK_RUNS)
-    assert families.family_of("finetune", ["summarize"]).commands == seq2seq.FAMILY.commands

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.test_trainer import trainer
-from transformer_jax.cli.errors import guarded, terminated
 from transformer_jax.cli.main import main
+from transformer_jax.cli.process import guarded, terminated
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.runs.checkpoint_reader import load_params, weights_digest
 from transformer_jax.runs.config_guard import latest_manifest

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from transformer_jax.cli.checks import check_value
+from transformer_jax.core.config_fields import field_problem
 from transformer_jax.core.errors import ConfigError
 
 __all__ = ["check_choice", "chosen_for_all", "named_adapters"]
@@ -37,7 +37,8 @@ def named_adapters(given: Sequence[str]) -> dict[str, str]:
             )
         if name in found:
             raise ConfigError(f"--adapter: two adapters are called {name}: give each another name")
-        check_value("--adapter", "adapter", Path(path))
+        if (problem := field_problem(Path(path), Path)) is not None:
+            raise ConfigError(f"--adapter: {problem}")
         found[name] = path
     return found
 

@@ -74,8 +74,8 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Commands that parse their own arguments, and the modules of their functions.
 PROGRAMS = {
-    **dict.fromkeys(("train", "pretrain", "finetune", "train-speech", "instruct"), "families"),
-    **dict.fromkeys(("align", "resume", "evaluate", "glue"), "families"),
+    **dict.fromkeys(("train", "pretrain", "finetune", "train-speech", "instruct"), "training"),
+    **dict.fromkeys(("align", "resume", "evaluate"), "training"),
     "laboratory": "laboratory",
     "word-vectors train": "train_word_vectors",
     "word-vectors resume": "train_word_vectors",
@@ -93,7 +93,7 @@ def load_command(name: str) -> Any:
         'FillMask'
     """
     if name in PROGRAMS:
-        return importlib.import_module(f"transformer_jax.cli.{PROGRAMS[name]}").main
+        return importlib.import_module(f"transformer_jax.cli.{PROGRAMS[name]}").run
     module = importlib.import_module(f"transformer_jax.cli.{name.replace('-', '_')}")
     return getattr(module, module.__all__[0])
 

@@ -76,12 +76,12 @@ def _tables() -> _Tables:
 def _flagged() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     """Yields command words, the dataclass of their flags, and further flags."""
     from transformer_jax.cli import laboratory, train_word_vectors
-    from transformer_jax.cli.families import flag_kinds, training_runs
+    from transformer_jax.cli.training import flag_kinds, training_runs
 
     for name in COMMANDS:
         if name not in PROGRAMS:
             yield name, load_command(name), ()
-        elif PROGRAMS[name] == "families":
+        elif PROGRAMS[name] == "training":
             for run, (_, settings) in training_runs(name).items():
                 yield f"{name} {run}", type(settings), ("config", "plan", "plan-json", "resume")
             for kind in flag_kinds(name).values():

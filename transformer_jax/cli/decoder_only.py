@@ -22,13 +22,7 @@ from transformer_jax.cli import training
 __all__ = ["main"]
 
 FAMILY = training.TrainingProgram(
-    "python -m experiments.decoder_only",
-    __doc__ or "",
-    {
-        "train": ("language_model", "ngram"),
-        "instruct": ("instruct",),
-        "align": ("preferences", "reward_model", "on_policy"),
-    },
+    "python -m experiments.decoder_only", __doc__ or "", training.commands_for("language models")
 )
 
 

@@ -15,40 +15,18 @@ next to trivial baselines; fine-tuning and image classification end with the sco
 validation and test examples.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
-import tyro
-
 from transformer_jax.cli import training
-from transformer_jax.cli.run_flags import parse_flags
-from transformer_jax.core.config_fields import Configuration
+from transformer_jax.cli.glue import Glue
 
 __all__ = ["main"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Glue(Configuration, group="--"):
-    """Print GLUE's table, with the scores of runs as a row."""
-
-    runs: tyro.conf.Positional[tuple[str, ...]] = ()
-    """COLUMN=RUN, such as SST-2=runs/sst."""
-
-
-def glue(arguments: Sequence[str], program: str) -> int:
-    """Prints the published rows and the row of the runs."""
-    asked = parse_flags(Glue, program, arguments)
-    from transformer_jax.recipes import glue_table
-
-    print(glue_table.glue(asked.runs))
-    return 0
-
 
 FAMILY = training.TrainingProgram(
     "python -m experiments.encoder_only",
     __doc__ or "",
-    {"pretrain": ("masked_lm",), "train": ("images", "clip"), "finetune": ("finetuning",)},
-    {"glue": glue},
+    training.commands_for("encoders"),
+    {"glue": Glue},
 )
 
 

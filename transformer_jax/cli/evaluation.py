@@ -14,6 +14,7 @@ from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import CheckpointError, ConfigError, no_such_run
+from transformer_jax.core.runtime import prepare_process
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.recipes.registry import RECIPES, get_recipe
@@ -50,13 +51,13 @@ def evaluation_kinds(recipes: Sequence[str]) -> dict[str, type]:
     return {recipe.title: evaluation_flags(recipe.name) for recipe in evaluable}
 
 
-def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> int:
+def evaluate(program: str, arguments: Sequence[str], recipes: Sequence[str]) -> int:
     """Evaluates a run with the flags of its recipe.
 
     Args:
-        recipes: Names of all recipes of the program.
-        arguments: The run directory and flags.
         program: The command, for messages.
+        arguments: The run directory and flags.
+        recipes: Names of all recipes of the program.
 
     Raises:
         ConfigError: A flag is for runs of another kind, or the run has no evaluation.
@@ -72,7 +73,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
             print(kinds_help(program, evaluation_kinds(recipes)))
             return 0
         if not paths:
-            raise ConfigError("evaluate needs a run directory: evaluate runs/NAME")
+            raise ConfigError("evaluate needs a run directory, such as runs/NAME")
         _parse_by_any(recipes, arguments, program)
         raise CheckpointError(no_such_run(paths[0]))
     with changed_config("allow-changed-config" in _flags_in(arguments)):
@@ -86,6 +87,7 @@ def evaluate(recipes: Sequence[str], arguments: Sequence[str], program: str) -> 
     _refuse_flags_of_others(path, recipe, arguments)
     request = parse_flags(evaluation_flags(recipe.name), program, arguments)
     check_file("--output", request.output)
+    prepare_process()
     from transformer_jax.recipes import driver
 
     with request.loading():

@@ -1,16 +1,15 @@
 """Texts of ``--help``: the list of commands, named runs, and the usual flags of training."""
 
 import dataclasses
-import shutil
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.cli.flags import flag_of, positional
+from transformer_jax.cli.output import columns
 from transformer_jax.core.config_fields import field_types
 from transformer_jax.core.config_help import field_help
 
-__all__ = ["columns", "kinds_help", "runs_help", "usual_help"]
+__all__ = ["kinds_help", "runs_help", "usual_help"]
 
 # The settings that are changed most often, in this order; help shows the first ones of a run.
 _USUAL = (
@@ -25,30 +24,6 @@ _OF_EVERY_RUN = (
     ("--plan DEVICES", "only compile the run for devices, present or not: h200:8, v5e:2x4"),
     ("--resume", "continue the run if it exists"),
 )
-
-
-def columns(rows: Iterable[tuple[str, str]], indent: int = 2) -> str:
-    """Formats names and texts in two columns, as wide as the terminal.
-
-    Args:
-        rows: A name and a text.
-        indent: Number of blanks before each line.
-
-    Example:
-        >>> print(columns([("train", "Train a model."), ("use", "Use it.")]))
-          train  Train a model.
-          use    Use it.
-    """
-    rows = list(rows)
-    width = max((len(name) for name, _ in rows), default=0) + 2
-    room = max(shutil.get_terminal_size().columns - 1, 60)
-    lines = []
-    for name, text in rows:
-        head = " " * indent + f"{name:<{width}}"
-        lines += textwrap.wrap(
-            text, room, initial_indent=head, subsequent_indent=" " * len(head)
-        ) or [head.rstrip()]
-    return "\n".join(lines)
 
 
 def runs_help(program: str, groups: Mapping[str, Mapping[str, tuple[str, Any]]]) -> str:

@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli import commands
-from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
+from transformer_jax.cli.process import guarded, run_and_leave, terminated
 from transformer_jax.cli.run_flags import near, parse_flags
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.runtime import prepare_process
 from transformer_jax.laboratory.settings import (
     GradientSettings,
     LengthSettings,
@@ -47,6 +48,7 @@ __all__ = [
     "Rewards",
     "Scales",
     "main",
+    "run",
     "run_as_program",
 ]
 
@@ -104,8 +106,7 @@ def main(arguments: Sequence[str] | None = None, environment: Environment = dict
         environment: Facts to store with the figures: the machine, versions, the commit.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with terminated("stopped by a signal: nothing was written"):
-        return guarded(lambda: _run(given, environment))
+    return guarded(lambda: run(given, environment))
 
 
 def run_as_program(environment: Environment = dict) -> None:
@@ -114,7 +115,18 @@ def run_as_program(environment: Environment = dict) -> None:
     run_and_leave(lambda: main(environment=environment))
 
 
-def _run(arguments: list[str], environment: Environment) -> int:
+def run(arguments: Sequence[str], environment: Environment = dict) -> int:
+    """Runs the command of ``arguments``; returns its exit code.
+
+    Args:
+        arguments: A command and its flags.
+        environment: Facts to store with the figures.
+    """
+    with terminated("stopped by a signal: nothing was written"):
+        return _run(arguments, environment)
+
+
+def _run(arguments: Sequence[str], environment: Environment) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print((__doc__ or "").rstrip())
         return 0 if arguments else 2
@@ -129,10 +141,7 @@ def _run(arguments: list[str], environment: Environment) -> int:
     check_file("--output", beside, (".json",))
     begun = time.monotonic()
     say(f"{name}: starting")
-    from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
-
-    retain_freed_memory()
-    enable_compilation_cache()
+    prepare_process()
     figures = _measure(asked)
     from transformer_jax.cli.describe import plain_table
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli import families
 from transformer_jax.cli.commands import PROGRAM
 from transformer_jax.cli.resuming import resume_flags, unfinished
 from transformer_jax.cli.run_flags import asked_run, parse_flags
-from transformer_jax.cli.training import take_plan
+from transformer_jax.cli.training import COMMANDS, EVERY, take_plan
 from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.storage.urls import url_of
@@ -39,7 +38,7 @@ def check_command(words: Sequence[str], devices: int, plan: str, *, files: bool)
         UserError: The command, its settings, the mesh or a file is refused.
     """
     command, *arguments = import_modules(words)
-    if command not in families.COMMANDS or command in ("evaluate", "glue"):
+    if command not in COMMANDS or command == "evaluate":
         return
     if {"-h", "--help"} & {*arguments}:
         raise ConfigError(f"{command} --help needs no cluster: leave launch out")
@@ -76,8 +75,7 @@ def _check_start(
     target, _, arguments = take_plan(arguments)
     if target is not None:
         raise ConfigError("--plan after -- only plans: leave it out, or leave launch out")
-    families.family_of(command, arguments)  # refuses an unknown run
-    _, run, named, _ = asked_run(f"{PROGRAM} {command}", families.training_runs(command), arguments)
+    _, run, named, _ = asked_run(f"{PROGRAM} {command}", EVERY.commands, arguments)
     if isinstance(run, Trained):
         _check_mesh(run, devices, plan)
     paths = list(_paths(run))

@@ -6,7 +6,7 @@ import textwrap
 
 import tyro
 
-from transformer_jax.cli.help import columns
+from transformer_jax.cli.output import columns
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.lectures import DECKS, Row, find_rows
 

@@ -5,8 +5,10 @@ import gzip
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +24,7 @@ __all__ = [
     "Writer",
     "appending",
     "check_file",
+    "columns",
     "escaped",
     "note",
     "note_unknown",
@@ -55,6 +58,30 @@ def tsv(*cells: str | int | float) -> bytes:
     """
     shown = (f"{cell:.4f}" if isinstance(cell, float) else escaped(str(cell)) for cell in cells)
     return "\t".join(shown).encode() + b"\n"
+
+
+def columns(rows: Iterable[tuple[str, str]], indent: int = 2) -> str:
+    """Formats names and texts in two columns, as wide as the terminal.
+
+    Args:
+        rows: A name and a text.
+        indent: Number of blanks before each line.
+
+    Example:
+        >>> print(columns([("train", "Train a model."), ("use", "Use it.")]))
+          train  Train a model.
+          use    Use it.
+    """
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0) + 2
+    room = max(shutil.get_terminal_size().columns - 1, 60)
+    lines = []
+    for name, text in rows:
+        head = " " * indent + f"{name:<{width}}"
+        lines += textwrap.wrap(
+            text, room, initial_indent=head, subsequent_indent=" " * len(head)
+        ) or [head.rstrip()]
+    return "\n".join(lines)
 
 
 def say(text: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.cli.checks import check_text
 from transformer_jax.cli.output import note, waiting
 from transformer_jax.core.config_fields import check_fields
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -147,11 +146,19 @@ def _typed(name: str, value: Any) -> Any:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(f"stop is {value}: a text or a list of texts")
         for text in texts:
-            check_text(name, text)
+            _check_characters(name, text)
         return tuple(texts)
     if isinstance(value, str):
-        check_text(name, value)
+        _check_characters(name, value)
     from transformer_jax.decoding.requests import GenerationRequest
 
     check_fields(GenerationRequest, {name: value}, none="null")
     return value
+
+
+def _check_characters(name: str, text: str) -> None:
+    """Refuses a lone surrogate, which UTF-8 cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}: holds half a character (a lone surrogate)") from None

@@ -9,14 +9,15 @@ from typing import Any
 import tyro
 
 from transformer_jax import __version__
-from transformer_jax.cli.errors import run_log
 from transformer_jax.cli.flags import flag_of, flags_of
+from transformer_jax.cli.process import run_log
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import current_flags
+from transformer_jax.core.runtime import prepare_process
 from transformer_jax.core.storage.reach import remember_buckets
 from transformer_jax.core.storage.urls import working_copy
 from transformer_jax.recipes.registry import get_recipe
@@ -105,22 +106,26 @@ def resume_flags() -> Any:
 
 
 def resume(program: str, arguments: Sequence[str]) -> int:
-    """Resumes a run from its newest good checkpoint, on any mesh."""
+    """Resumes a run from its newest good checkpoint, on any mesh.
+
+    Args:
+        program: The command, for messages.
+        arguments: The run directory and flags.
+    """
     from transformer_jax.inference.pretrained import open_directory
     from transformer_jax.parallel.mesh import initialize
     from transformer_jax.runs.config_guard import changed_config
 
     Resume = resume_flags()
     if not arguments:
-        raise ConfigError("resume needs a run directory: resume runs/NAME")
-    prog = f"{program} resume"
+        raise ConfigError("resume needs a run directory, such as runs/NAME")
     # Current names for both passes below, so that an earlier name causes one warning.
     arguments = current_flags("resume", arguments, flags_of(Resume))
     # Absent flags keep the run's values, so parse first to find the run.
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     helped = len(plain) < len(arguments)
     try:
-        first = parse_flags(Resume, prog, plain)
+        first = parse_flags(Resume, program, plain)
     except ConfigError:
         if not helped:
             raise
@@ -130,8 +135,8 @@ def resume(program: str, arguments: Sequence[str]) -> int:
         if first is not None:
             run = unfinished(open_directory(first.run))
             default = Resume(first.run, loop=run.loop, mesh=run.mesh)
-        asked = parse_flags(Resume, prog, arguments, default)
-    assert asked is not None
+        asked = parse_flags(Resume, program, arguments, default)
+    prepare_process()
     with changed_config(asked.allow_changed_config):
         initialize(asked.distributed)
         agree("resume", asked)

@@ -8,16 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.cli.checks import check_values
-from transformer_jax.cli.field_flags import parse
-from transformer_jax.cli.flags import check_flags, flags_of, together
+from transformer_jax.cli.flags import check_flags, flags_of, parse
 from transformer_jax.cli.help import runs_help, usual_help
 from transformer_jax.core.errors import CheckpointError, ConfigError, pasted
 from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import RUNS, current_flags
-from transformer_jax.recipes.registry import RECIPES, get_recipe
+from transformer_jax.recipes.registry import RECIPES, find_run, get_recipe, named_runs, recipe_of
 
-__all__ = ["NOTE", "AskedRun", "asked_run", "config_file", "near", "parse_flags"]
+__all__ = ["NOTE", "AskedRun", "asked_run", "near", "parse_flags"]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ NOTE = "--import MODULE imports your Python module first; --version prints the v
 _OF_EVERY_RUN = ("config", "plan", "resume")
 _LISTED = 8  # allowed words that an error lists
 
-Runs = Mapping[str, tuple[str, Any]]
+Commands = Mapping[str, Sequence[str]]
 
 
 class AskedRun(NamedTuple):
@@ -46,51 +44,93 @@ class AskedRun(NamedTuple):
     given: frozenset[str]
 
 
-def asked_run(
-    program: str,
-    runs: Runs,
-    arguments: Sequence[str],
-) -> AskedRun:
+def asked_run(program: str, commands: Commands, arguments: Sequence[str]) -> AskedRun:
     """Parses the run that arguments describe.
 
     Args:
         program: The command up to the name, for messages.
-        runs: Named runs with one-line descriptions.
+        commands: Names of recipes by the command that starts their runs.
         arguments: A name, ``--config FILE`` or both, and flags.
 
     Raises:
         ConfigError: A name, a flag, a value or a file is invalid.
+        CheckpointError: The file does not describe a run.
     """
-    given, file = config_file(list(arguments))
+    words, file = _config_file(list(arguments))
     command = program.rpartition(" ")[2]
+    unnamed = not words or words[0].startswith("-")
     if file is not None:
-        config = _configured(command, runs, file)
-        if not given or given[0].startswith("-"):
-            runs = {**runs, _name_of(file): ("", config)}
-            given = [_name_of(file), *given]
-    name = _named(command, runs, given)
-    if file is not None:
-        from transformer_jax.recipes.driver import reset_derived
-
-        runs = {name: (f"The run described by {file}.", reset_derived(config))}
-    if name in ("-h", "--help"):
-        print(runs_help(program, {"named runs": runs}))
+        about, named = f"The run described by {file}.", _stored_run(command, commands, file)
+        if unnamed:
+            words = [_name_of(file), *words]
+    elif words[:1] in (["-h"], ["--help"]):
+        print(runs_help(program, {"named runs": named_runs(*commands[command])}))
         raise SystemExit(0)
-    about, named = runs[name]
-    known = flags_of(type(named))
-    given = [name, *current_flags(command, given[1:], known)]
-    see = f"{program} {name}"
-    check_flags(f"{command} {name}", [*known, *_OF_EVERY_RUN], given[1:], see, _recipes_with)
-    given = [name, *together(type(named), given[1:])]
-    described = about
-    if {"-h", "--help"} & {*given}:
-        described = f"{about}\n\n{usual_help([named])}"
-    run = parse(type(named), f"{program} {name}", given[1:], named, described)
-    check_values(run)
+    if file is None or not unnamed:
+        words, found = _named_run(program, commands[command], words)
+        if file is None:
+            about, named = found
+    name, *words = words
+    known, see = flags_of(type(named)), f"{program} {name}"
+    words = current_flags(command, words, known)
+    check_flags(f"{command} {name}", [*known, *_OF_EVERY_RUN], words, see, _recipes_with)
+    if {"-h", "--help"} & {*words}:
+        about = f"{about}\n\n{usual_help([named])}"
+    run = parse(type(named), see, words, named, about)
     if run.output is not None and not run.output.strip():
         raise ConfigError("--output is empty: name a run directory, or leave it out")
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
-    return AskedRun(name, run, named, _settings(given[1:]))
+    return AskedRun(name, run, named, _settings(words))
+
+
+def _named_run(
+    program: str, recipes: Sequence[str], words: list[str]
+) -> tuple[list[str], tuple[str, Any]]:
+    """Returns the words with the current name of the run first, and its description and settings.
+
+    Raises:
+        ConfigError: The first word is no name of a run.
+    """
+    command = program.rpartition(" ")[2]
+    if words and (current := RUNS.get(command, {}).get(words[0])):
+        log.warning("%s is now %s", words[0], current)
+        words = [current, *words[1:]]
+    if words and (found := find_run(words[0], recipes)) is not None:
+        return words, found
+    known = named_runs(*recipes)
+    if not words or words[0].startswith("-"):
+        raise ConfigError(
+            f"{command} needs the name of a configuration first, or --config FILE; there are "
+            f"{', '.join(known)}"
+        )
+    raise ConfigError(f"unknown configuration {words[0]}: {near(words[0], known, program)}")
+
+
+def _stored_run(command: str, commands: Commands, file: Path) -> Any:
+    """Returns the run described by a ``config.json``, without its output and what its data set.
+
+    Raises:
+        ConfigError: Another command starts this kind of run; the message names it.
+        CheckpointError: The file does not describe a run.
+    """
+    from transformer_jax.recipes import driver
+    from transformer_jax.runs.run_directory import ConfigFile
+
+    recipe = recipe_of(ConfigFile(file), check=False)
+    if recipe.name not in commands[command]:
+        own = [other for other, begun in commands.items() if recipe.name in begun]
+        use = f"use {command_line(own[0], '--config', file)}" if own else (
+            f"{command_line('--help')} lists the commands that do"
+        )  # fmt: skip
+        raise ConfigError(
+            f"--config {file}: the settings of {recipe.title}, which {command} does not start: "
+            f"{use}"
+        )
+    try:
+        run = driver.read(ConfigFile(file))
+    except CheckpointError as error:
+        raise ConfigError(f"--config {error}") from None
+    return driver.reset_derived(dataclasses.replace(run, output=None, overwrite=False))
 
 
 def _recipes_with(flag: str) -> str:
@@ -125,10 +165,7 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     command, known = program.rpartition(" ")[2], flags_of(kind)
     arguments = current_flags(command, arguments, known)
     check_flags(command, known, arguments, program)
-    arguments = together(kind, arguments)
-    request = parse(kind, program, arguments, default)
-    check_values(request)
-    return request
+    return parse(kind, program, arguments, default)
 
 
 def near(word: str, known: Iterable[str], program: str) -> str:
@@ -158,22 +195,7 @@ def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
-    if arguments and (current := RUNS.get(command, {}).get(arguments[0])):
-        log.warning("%s is now %s", arguments[0], current)
-        return current
-    if arguments and (arguments[0] in runs or arguments[0] in ("-h", "--help")):
-        return arguments[0]
-    known = ", ".join(runs)
-    if not arguments or arguments[0].startswith("-"):
-        raise ConfigError(
-            f"{command} needs the name of a configuration first, or --config FILE; there are "
-            f"{known}"
-        )
-    raise ConfigError(f"unknown configuration {arguments[0]}: {near(arguments[0], runs, command)}")
-
-
-def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
+def _config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
     """Returns the arguments without ``--config FILE``, and the file.
 
     Raises:
@@ -190,25 +212,6 @@ def config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
             value, *rest = rest
         return [*arguments[:i], *rest], Path(value)
     return arguments, None
-
-
-def _configured(command: str, runs: Runs, file: Path) -> Any:
-    """Returns the run described by a ``config.json``."""
-    from transformer_jax.recipes.driver import read
-    from transformer_jax.runs.run_directory import ConfigFile
-
-    try:
-        run = read(ConfigFile(file))
-    except CheckpointError as error:
-        raise ConfigError(f"--config {error}") from None
-    if type(run) not in {type(named) for _, named in runs.values()}:
-        title = get_recipe(run.recipe).title
-        raise ConfigError(
-            f"--config {file}: the settings of {title}, which {command} does not start: "
-            f"{command_line('--help')} lists the commands that do"
-        )
-    # Do not take over the other run's output directory.
-    return dataclasses.replace(run, output=None, overwrite=False)
 
 
 def _name_of(file: Path) -> str:

@@ -24,14 +24,7 @@ from transformer_jax.cli import training
 __all__ = ["main"]
 
 FAMILY = training.TrainingProgram(
-    "python -m experiments.seq2seq",
-    __doc__ or "",
-    {
-        "train": ("translation", "recurrent_translation", "captions"),
-        "train-speech": ("speech", "recurrent_speech"),
-        "pretrain": ("denoising",),
-        "finetune": ("summarization",),
-    },
+    "python -m experiments.seq2seq", __doc__ or "", training.commands_for("encoder-decoders")
 )
 
 

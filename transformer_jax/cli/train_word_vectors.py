@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from transformer_jax.cli import commands
-from transformer_jax.cli.errors import guarded, run_and_leave, terminated
 from transformer_jax.cli.output import say, wrote
+from transformer_jax.cli.process import guarded, run_and_leave, terminated
 from transformer_jax.cli.run_flags import near, parse_flags
 from transformer_jax.core.config_fields import Configuration, OutputPath
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.runtime import prepare_process
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 
 if TYPE_CHECKING:
     from transformer_jax.word_vectors.corpus import Corpus
     from transformer_jax.word_vectors.training import EpochReport
 
-__all__ = ["PROGRAM", "Resume", "Train", "main", "run_as_program"]
+__all__ = ["PROGRAM", "Resume", "Train", "main", "run", "run_as_program"]
 
 PROGRAM = f"{commands.PROGRAM} word-vectors"
 HELP = f"""Train word vectors with word2vec (skip-gram or CBOW).
@@ -90,8 +91,7 @@ COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with terminated("stopped by a signal: resume continues after the last complete epoch"):
-        return guarded(lambda: _run(given))
+    return guarded(lambda: run(given))
 
 
 def run_as_program() -> None:
@@ -99,7 +99,13 @@ def run_as_program() -> None:
     run_and_leave(main)
 
 
-def _run(given: list[str]) -> int:
+def run(given: Sequence[str]) -> int:
+    """Runs the command of ``given``; returns its exit code."""
+    with terminated("stopped by a signal: resume continues after the last complete epoch"):
+        return _run(given)
+
+
+def _run(given: Sequence[str]) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(HELP)
         return 0
@@ -107,10 +113,7 @@ def _run(given: list[str]) -> int:
         raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS, PROGRAM)}")
     command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])
     _one_thread()
-    from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
-
-    retain_freed_memory()
-    enable_compilation_cache()
+    prepare_process()
     code: int = command()
     return code
 

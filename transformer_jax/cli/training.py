@@ -1,26 +1,64 @@
-"""The training program of a family: train, resume and further commands."""
+"""Training programs: commands that begin runs, resume, evaluate.
 
-import functools
+``transformer-jax`` has all of these commands, and a program such as
+``python -m experiments.seq2seq`` the ones for one kind of model.
+"""
+
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax import __version__
-from transformer_jax.cli.errors import guarded, run_and_leave, run_log, terminated
-from transformer_jax.cli.evaluation import evaluate
-from transformer_jax.cli.resuming import agree, has_begun, resume, resume_as_asked, writing_alone
-from transformer_jax.cli.run_flags import NOTE, asked_run, near
+from transformer_jax.cli.commands import COMMANDS as _TEXTS
+from transformer_jax.cli.commands import PROGRAM
+from transformer_jax.cli.evaluation import evaluate, evaluation_kinds
+from transformer_jax.cli.help import kinds_help, runs_help
+from transformer_jax.cli.process import guarded, run_and_leave, run_log, terminated
+from transformer_jax.cli.resuming import (
+    agree,
+    has_begun,
+    resume,
+    resume_as_asked,
+    resume_flags,
+    writing_alone,
+)
+from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.core.runtime import enable_compilation_cache, retain_freed_memory
+from transformer_jax.core.runtime import prepare_process
 from transformer_jax.recipes import registry
 from transformer_jax.recipes.registry import RECIPES, named_runs
 
-__all__ = ["Command", "TrainingProgram", "main", "run_as_program", "take_plan"]
+__all__ = [
+    "COMMANDS",
+    "EVERY",
+    "STARTS",
+    "TrainingProgram",
+    "commands_for",
+    "flag_kinds",
+    "main",
+    "run",
+    "run_as_program",
+    "take_plan",
+    "training_runs",
+]
 
-Command = Callable[[Sequence[str]], int]
-Other = Callable[[Sequence[str], str], int]
+# The recipes whose runs a command starts, by the kind of model.
+STARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "train": {
+        "encoder-decoders": ("translation", "recurrent_translation", "captions"),
+        "language models": ("language_model", "ngram"),
+        "encoders": ("images", "clip"),
+    },
+    "train-speech": {"encoder-decoders": ("speech", "recurrent_speech")},
+    "pretrain": {"encoders": ("masked_lm",), "encoder-decoders": ("denoising",)},
+    "finetune": {"encoders": ("finetuning",), "encoder-decoders": ("summarization",)},
+    "instruct": {"language models": ("instruct",)},
+    "align": {"language models": ("preferences", "reward_model", "on_policy")},
+}
+COMMANDS = (*STARTS, "resume", "evaluate")
+_HELP = ("-h", "--help")
 
 
 class TrainingProgram(NamedTuple):
@@ -30,13 +68,13 @@ class TrainingProgram(NamedTuple):
         program: The command, for messages.
         doc: The text of ``--help``.
         commands: Names of recipes by the command that starts their runs.
-        others: Further commands by name.
+        others: The dataclasses of further commands by name.
     """
 
     program: str
     doc: str
     commands: Mapping[str, Sequence[str]]
-    others: Mapping[str, Other] = {}
+    others: Mapping[str, type] = {}
 
     @property
     def recipes(self) -> list[str]:
@@ -44,18 +82,87 @@ class TrainingProgram(NamedTuple):
         return [name for names in self.commands.values() for name in names]
 
 
-def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
+def commands_for(model: str) -> dict[str, tuple[str, ...]]:
+    """Returns the recipes of a kind of model by the command that starts their runs.
+
+    Args:
+        model: A key of ``STARTS``.
+
+    Example:
+        >>> commands_for("encoders")["pretrain"]
+        ('masked_lm',)
+    """
+    return {command: kinds[model] for command, kinds in STARTS.items() if model in kinds}
+
+
+EVERY = TrainingProgram(
+    PROGRAM,
+    "",
+    {command: tuple(name for names in kinds.values() for name in names)
+     for command, kinds in STARTS.items()},
+)  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a training command of ``transformer-jax``; returns its exit code."""
+    if arguments[1:2] and arguments[1] in _HELP:
+        print(_help(arguments[0]))
+        return 0
+    return _run(EVERY, arguments)
+
+
+def main(program: TrainingProgram, arguments: Sequence[str] | None = None) -> int:
+    """Runs a command of a program; returns its exit code.
+
+    Args:
+        program: The program.
+        arguments: A command and its flags; None is the command line of this process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _run(program, import_modules(given)))
+
+
+def run_as_program(program: TrainingProgram) -> None:
+    """Runs the command line and exits with its code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    run_and_leave(lambda: main(program))
+
+
+def _run(program: TrainingProgram, arguments: Sequence[str]) -> int:
+    _check_registered(program)
+    if not arguments or arguments[0] in _HELP:
+        print(f"{program.doc.rstrip()}\n\n{NOTE}")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"{program.program} {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    with terminated(
+        "stopped by a signal before or after training: the command resume continues a run that has "
+        "begun"
+    ):
+        if name in program.commands:
+            return _train(program, name, rest)
+        if name == "resume":
+            return resume(f"{program.program} resume", rest)
+        if name == "evaluate":
+            return evaluate(f"{program.program} evaluate", rest, program.recipes)
+        if name in program.others:
+            code: int = parse_flags(program.others[name], f"{program.program} {name}", rest)()
+            return code
+    known = [*program.commands, "resume", "evaluate", *program.others]
+    raise ConfigError(f"unknown command {name}: {near(name, known, program.program)}")
+
+
+def _train(program: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
     """Starts a run and trains it to the end; with ``--plan``, only compiles it.
 
     With ``--resume``, an existing run is resumed with its own settings.
     """
-    target, as_json, arguments = take_plan(arguments)
-    resumes, arguments = "--resume" in arguments, [one for one in arguments if one != "--resume"]
-    name, run, named, given = asked_run(
-        f"{family.program} {command}",
-        named_runs(*family.commands[command]),
-        arguments,
-    )
+    target, as_json, words = take_plan(arguments)
+    resumes, words = "--resume" in words, [word for word in words if word != "--resume"]
+    name, run, named, given = asked_run(f"{program.program} {command}", program.commands, words)
+    prepare_process()
     if target is not None and named is not None:
         from transformer_jax.cli.plan import plan_run
 
@@ -94,72 +201,42 @@ def _check_output(run: Any) -> None:
     RunDirectory.check_free(run.output, overwrite=run.overwrite)
 
 
-def _check_registered(family: TrainingProgram) -> None:
-    for command, names in family.commands.items():
+def _check_registered(program: TrainingProgram) -> None:
+    for command, names in program.commands.items():
         for name in names:
             if name not in RECIPES:
                 raise ConfigError(
-                    f"{family.program}: {command} starts the recipe {name}, but RECIPES in "
+                    f"{program.program}: {command} starts the recipe {name}, but RECIPES in "
                     f"{registry.__file__} does not name it: there are {', '.join(RECIPES)}"
                 )
 
 
-def _other(command: Other, program: str, arguments: Sequence[str]) -> int:
-    return command(arguments, program)
-
-
-def _run(family: TrainingProgram, arguments: list[str]) -> int:
-    _check_registered(family)
-    commands: dict[str, Command] = {
-        **{name: functools.partial(_train, family, name) for name in family.commands},
-        "resume": functools.partial(resume, family.program),
-        "evaluate": functools.partial(
-            evaluate, family.recipes, program=f"{family.program} evaluate"
-        ),
-        **{
-            name: functools.partial(_other, command, f"{family.program} {name}")
-            for name, command in family.others.items()
-        },
-    }
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"{family.doc.rstrip()}\n\n{NOTE}")
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        print(f"{family.program} {__version__}")
-        return 0
-    name, rest = arguments[0], arguments[1:]
-    if name not in commands:
-        raise ConfigError(f"unknown command {name}: {near(name, commands, family.program)}")
-    retain_freed_memory()
-    enable_compilation_cache()
-    return commands[name](rest)
-
-
-def main(
-    family: TrainingProgram | Callable[[], TrainingProgram], arguments: Sequence[str] | None = None
-) -> int:
-    """Runs the command of ``arguments``, or of the command line; returns its exit code.
+def training_runs(command: str) -> dict[str, tuple[str, Any]]:
+    """Returns the named runs of a command, each with a one-line description.
 
     Args:
-        family: The training program, or a function that finds it or raises.
-        arguments: A command and its flags; None is those of this process.
+        command: A training command; only one that starts runs has any.
     """
-    find = (lambda: family) if isinstance(family, TrainingProgram) else family
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        with terminated(
-            "stopped by a signal before or after training: the command resume continues a run that "
-            "has begun"
-        ):
-            return guarded(lambda: _run(find(), import_modules(given)))
-    finally:
-        run_log(None)
+    return named_runs(*EVERY.commands.get(command, ()))
 
 
-def run_as_program(family: TrainingProgram) -> None:
-    """Runs the command line and exits with its code."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    run_and_leave(lambda: main(family))
+def flag_kinds(command: str) -> dict[str, Any]:
+    """Returns the flags of a command that takes a run as dataclasses, by the kind of run.
+
+    Args:
+        command: A training command; one that starts runs has none.
+    """
+    if command == "resume":
+        return {"runs": resume_flags()}
+    return evaluation_kinds(EVERY.recipes) if command == "evaluate" else {}
+
+
+def _help(command: str) -> str:
+    program = f"{PROGRAM} {command}"
+    if kinds := STARTS.get(command):
+        runs = {model: named_runs(*recipes) for model, recipes in kinds.items()}
+        return f"{_TEXTS[command]}\n\n{runs_help(program, runs)}"
+    return f"{_TEXTS[command]}\n\n{kinds_help(program, flag_kinds(command))}"
 
 
 def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:

@@ -13,7 +13,18 @@ import platform
 import sys
 from pathlib import Path
 
-__all__ = ["enable_compilation_cache", "multiplies_bfloat16", "retain_freed_memory"]
+__all__ = [
+    "enable_compilation_cache",
+    "multiplies_bfloat16",
+    "prepare_process",
+    "retain_freed_memory",
+]
+
+
+def prepare_process() -> None:
+    """Sets the allocator and the compilation cache of a command, before it computes."""
+    retain_freed_memory()
+    enable_compilation_cache()
 
 
 # From glibc's malloc.h.

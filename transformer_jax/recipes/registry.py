@@ -6,7 +6,7 @@ and the commands find the recipe. Modules of recipes are imported on first use.
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECIPES",
+    "find_run",
     "get_recipe",
     "infer_recipe",
     "named_runs",
@@ -130,22 +131,40 @@ def stored_recipe(fields: Mapping[str, Any], file: Path) -> "Recipe":
         raise CheckpointError(f"{file}: {error}") from None
 
 
+def find_run(name: str, recipes: Iterable[str]) -> tuple[str, Any] | None:
+    """Returns the description and the settings of a named run; None if no recipe has it.
+
+    Recipes are imported one by one, up to the one that has the run.
+
+    Args:
+        name: The run.
+        recipes: Names of recipes.
+
+    Raises:
+        ConfigError: The run has the settings of another recipe.
+    """
+    owners = (recipe for recipe in map(get_recipe, recipes) if name in recipe.runs)
+    return next((_named_run(recipe, name) for recipe in owners), None)
+
+
 def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:
     """Returns the named runs of recipes with one-line descriptions.
 
     Raises:
         ConfigError: A run has the settings of another recipe.
     """
-    named: dict[str, tuple[str, Any]] = {}
-    for recipe in map(get_recipe, recipes):
-        for name, (line, run) in recipe.runs.items():
-            if type(run) is not recipe.config:
-                raise ConfigError(
-                    f"{RECIPES[recipe.name]}: the named run {name} of the recipe {recipe.name} has "
-                    f"the settings {type(run).__name__}: make it a {recipe.config.__name__}"
-                )
-            named[name] = (line, run)
-    return named
+    known = map(get_recipe, recipes)
+    return {name: _named_run(recipe, name) for recipe in known for name in recipe.runs}
+
+
+def _named_run(recipe: "Recipe", name: str) -> tuple[str, Any]:
+    about, run = recipe.runs[name]
+    if type(run) is not recipe.config:
+        raise ConfigError(
+            f"{RECIPES[recipe.name]}: the named run {name} of the recipe {recipe.name} has the "
+            f"settings {type(run).__name__}: make it a {recipe.config.__name__}"
+        )
+    return about, run
 
 
 # --- Stored runs without the name of a recipe -----------------------------------------------------
