@@ -228,7 +228,12 @@ def flag_kinds(command: str) -> dict[str, Any]:
     """
     if command == "resume":
         return {"runs": resume_flags()}
-    return evaluation_kinds(EVERY.recipes) if command == "evaluate" else {}
+    if command != "evaluate":
+        return {}
+    models = STARTS["train"]  # in the order of the kinds of model
+    return evaluation_kinds(
+        [name for model in models for names in commands_for(model).values() for name in names]
+    )
 
 
 def _help(command: str) -> str:
