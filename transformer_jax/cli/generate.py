@@ -4,17 +4,17 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.adapter_flags import check_choice, chosen_for_all, named_adapters
 from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import Writer, note, note_unknown
 from transformer_jax.cli.request_lines import note_prompts, prompt_lines, requests_of
 from transformer_jax.cli.search_flags import SearchFlags
+from transformer_jax.core.config_fields import field_problem
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags
@@ -212,7 +212,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         if self.exhaustive is not None:
             beams = max(2, self.num_return_sequences or 1)  # texts are ranked, as in beam search
             search = {"num_beams": beams, "max_new_tokens": self.exhaustive}
-        adapter = chosen_for_all(self.adapters, self.requests)
+        adapter = _chosen_for_all(self.adapters, self.requests)
         usual = self.generation(adapter=adapter, **search)
         if self.prompt_lookup_num_tokens and usual.temperature:
             raise ConfigError(
@@ -246,7 +246,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
     @functools.cached_property
     def adapters(self) -> dict[str, str]:
         """The paths of ``--adapter`` by name."""
-        return named_adapters(self.adapter)
+        return _named_adapters(self.adapter)
 
     def check_request(self, request: "GenerationRequest") -> None:
         """Refuses an adapter that ``--adapter`` does not name, and ``--trace`` with several texts.
@@ -254,7 +254,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         Raises:
             ConfigError: The adapter is unknown, or there are several texts.
         """
-        check_choice(request.adapter, self.adapters)
+        _check_choice(request.adapter, self.adapters)
         if self.trace and request.num_return_sequences > 1:
             raise ConfigError("--trace shows one text: leave out num_return_sequences")
 
@@ -391,3 +391,79 @@ def longer(
         return dataclasses.replace(config, positions=places)
 
     return change
+
+
+# --- Adapters ---------------------------------------------------------------------------------
+
+
+def _named_adapters(given: Sequence[str]) -> dict[str, str]:
+    """Returns the paths of ``--adapter`` by name; the path itself is the name if none is given.
+
+    A name contains no slash: a value with a slash before its first ``=`` is a path.
+
+    Args:
+        given: The values of the flag, ``NAME=PATH`` or ``PATH``.
+
+    Raises:
+        ConfigError: A name or a path is empty, a name is given twice, or no file system allows the
+            path.
+
+    Example:
+        >>> _named_adapters(["a=runs/mine", "peft/other", "runs/lr=0.1"])
+        {'a': 'runs/mine', 'peft/other': 'peft/other', 'runs/lr=0.1': 'runs/lr=0.1'}
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals or "/" in name:
+            name = path = one
+        if not name or not path:
+            raise ConfigError(
+                f"--adapter {one!r}: {'a path' if name else 'a name'} is missing: give NAME=PATH, "
+                f"or PATH alone"
+            )
+        if name in found:
+            raise ConfigError(f"--adapter: two adapters are called {name}: give each another name")
+        if (problem := field_problem(Path(path), Path)) is not None:
+            raise ConfigError(f"--adapter: {problem}")
+        found[name] = path
+    return found
+
+
+def _chosen_for_all(adapters: Mapping[str, str], requests: Path | None) -> str | None:
+    """Returns the adapter of requests that choose none: the only one, or None for the plain model.
+
+    Raises:
+        ConfigError: There are several adapters, and the prompts cannot choose.
+
+    Example:
+        >>> _chosen_for_all({"a": "runs/mine"}, None)
+        'a'
+    """
+    if len(adapters) > 1 and requests is None:
+        raise ConfigError(
+            f"--adapter names {len(adapters)} adapters, and a prompt chooses none: give --requests "
+            f'FILE, whose lines have "adapter", or a single one; a prompt stands before --adapter'
+        )
+    return next(iter(adapters)) if len(adapters) == 1 else None
+
+
+def _check_choice(adapter: str | None, known: Mapping[str, str]) -> None:
+    """Refuses a request for an unknown adapter.
+
+    Raises:
+        ConfigError: The message names the known adapters.
+
+    Example:
+        >>> _check_choice("b", {"a": "runs/mine"})
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ConfigError: adapter is b: --adapter names a, and null is ...
+    """
+    if adapter is None or adapter in known:
+        return
+    if not known:
+        raise ConfigError(f"adapter is {adapter}: no --adapter {adapter}=PATH is given")
+    raise ConfigError(
+        f"adapter is {adapter}: --adapter names {', '.join(known)}, and null is the model alone"
+    )
