@@ -108,7 +108,7 @@ class Prefer(SamplingCommand):
         Raises:
             DataError: A pair does not belong to these prompts.
         """
-        from transformer_jax.data.tables import parse_object
+        from transformer_jax.data.tables import JsonRow
         from transformer_jax.data.text import read_lines
 
         if not self.output.exists():
@@ -117,7 +117,7 @@ class Prefer(SamplingCommand):
             _drop_unfinished(self.output)
         last = 0
         for number, line in enumerate(read_lines(self.output, "--output"), 1):
-            row = parse_object(line, self.output, number)
+            row = JsonRow.parse(line, f"{self.output}:{number}").fields
             at: Any = row.get("line")
             known = isinstance(at, int) and 1 <= at <= len(requests)
             if not known or not row.items() >= _prompt(requests[at - 1]).items():

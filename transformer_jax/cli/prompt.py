@@ -264,14 +264,12 @@ def read_examples(
             twenty are listed.
     """
     from transformer_jax.data.bad_rows import BadRows
-    from transformer_jax.data.text import read_lines
 
     suffix = Path(str(path).removesuffix(".gz")).suffix.lower()
     if suffix not in (".tsv", ".jsonl"):
         raise ConfigError(f"{flag} {path}: the name must end in .tsv or .jsonl")
-    lines = ((n, line) for n, line in enumerate(read_lines(path, flag), 1) if line.strip())
     bad, count = BadRows(str(path)), 0
-    for number, row in (_tsv if suffix == ".tsv" else _jsonl)(path, lines, needed, bad):
+    for number, row in (_tsv if suffix == ".tsv" else _jsonl)(path, flag, needed, bad):
         count += 1
         yield number, row
     bad.check(count)
@@ -280,19 +278,20 @@ def read_examples(
 
 
 def _tsv(
-    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str], bad: "BadRows"
+    path: Path, flag: str, needed: Sequence[str], bad: "BadRows"
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    first, head = next(lines, (1, ""))
-    names = head.split("\t")
-    if head and len({*names}) < len(names):
+    from transformer_jax.data.tables import tsv_rows
+
+    rows = ((number, cells) for number, cells in tsv_rows(path, flag, bad) if cells)
+    first, names = next(rows, (1, list[str]()))
+    if len({*names}) < len(names):
         raise DataError(f"{path}:{first}: duplicate field names: {', '.join(names)}")
-    for field in needed if head else ():
+    for field in needed if names else ():
         if field not in names:
             raise DataError(
                 f"{path}:{first}: no field {field!r}: the header names {', '.join(names)}"
             )
-    for number, line in lines:
-        cells = line.split("\t")
+    for number, cells in rows:
         with bad:
             if len(cells) != len(names):
                 found = plural(len(cells), "column")
@@ -302,15 +301,13 @@ def _tsv(
 
 
 def _jsonl(
-    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str], bad: "BadRows"
+    path: Path, flag: str, needed: Sequence[str], bad: "BadRows"
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    from transformer_jax.data.tables import parse_object, text_field
+    from transformer_jax.data.tables import json_rows
 
-    hint = "the template needs it"
-    for number, line in lines:
+    for number, row in json_rows(path, flag, bad):
         with bad:
-            row = parse_object(line, path, number)
-            yield number, {name: text_field(row, name, path, number, hint) for name in needed}
+            yield number, {name: row.text(name, "the template needs it") for name in needed}
 
 
 def _fields(text: str, flag: str) -> list[str]:

@@ -28,6 +28,7 @@ class BadRows:
 
     Attributes:
         count: Number of bad rows.
+        errors: The first errors.
 
     Example:
         >>> bad = BadRows("ages.txt", "skip")
@@ -52,6 +53,7 @@ class BadRows:
         policy: BadRowPolicy | None = None,
         what: str = "row",
         offer: str = "--data.read.bad-rows skip",
+        kept: int = _LISTED,
     ):
         """Begins with no bad rows.
 
@@ -61,10 +63,11 @@ class BadRows:
                 skip them, for commands and calls that have no such setting.
             what: What a row holds, in the singular.
             offer: The flag that skips bad rows.
+            kept: Largest number of errors that are kept.
         """
         self.name, self.policy, self.what, self.count = name, policy, what, 0
-        self._errors: list[str] = []
-        self._offer = offer
+        self.errors: list[DataError] = []
+        self._offer, self._kept = offer, kept
 
     def __enter__(self) -> "BadRows":
         return self
@@ -78,8 +81,8 @@ class BadRows:
         if not isinstance(error, DataError):
             return False
         self.count += 1
-        if len(self._errors) < _LISTED:
-            self._errors.append(str(error))
+        if len(self.errors) < self._kept:
+            self.errors.append(error)
         return True
 
     @property
@@ -107,21 +110,21 @@ class BadRows:
         if self.policy == "refuse" and good:
             offer = f"leave out bad {self.what}s with {self._offer}"
         if self.count == 1:
-            raise ListedError(self._errors[0] + (f"; or {offer}" if offer else ""))
-        rest = self.count - len(self._errors)
+            raise ListedError(str(self.errors[0]) + (f"; or {offer}" if offer else ""))
+        rest = self.count - len(self.errors)
         more = [f"and {rest:,} more"] if rest else []
         which = "" if good else "all "
         raise ListedError(
             f"{self.name}: {which}{plural(self.count, f'bad {self.what}')}: correct them"
             + (f", or {offer}" if offer else ""),
-            [*self._errors, *more],
+            [*map(str, self.errors), *more],
         )
 
     def report(self, good: int) -> None:
         """Refuses bad rows as :meth:`check`, or logs a line about those that were skipped."""
         self.check(good)
         if self.count:
-            log(f"{self.name}: {self.summary}, such as {self._errors[0]}")
+            log(f"{self.name}: {self.summary}, such as {self.errors[0]}")
 
     def reported(self, rows: Iterable[Item]) -> Iterator[Item]:
         """Yields the rows that are read in this context, and reports the others at the end."""

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
-from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import flaw_of, numbered_lines
+from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.preparation import Preparation, ReadSettings
+from transformer_jax.data.tables import JsonRow, json_rows
+from transformer_jax.data.text import flaw_of
 from transformer_jax.data.unread import Unread
 
 __all__ = [
@@ -30,12 +29,8 @@ _KEYS = ("messages", "prompt", "completion", "tools")
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatOptions(Configuration, group="data.read"):
+class ChatOptions(ReadSettings):
     """Options for reading conversations."""
-
-    bad_rows: BadRowPolicy = "refuse"  # rows that are none; skip leaves them out and counts them
-    lowercase: bool = False  # lower-case every message
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: unchanged text
 
 
 class Conversation(NamedTuple):
@@ -76,44 +71,39 @@ def read_conversations(
 def _conversations(
     path: str | Path, flag: str, prepare: Preparation, bad: BadRows, unread: Unread
 ) -> Iterator[Conversation]:
-    for number, line in numbered_lines(path, flag, bad):
-        if line.strip():
-            with bad:
-                where = f"{path}:{number}"
-                row = parse_object(line, path, number)
-                unread.note(row, _KEYS)
-                messages = _messages(row, path, number)
-                messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
-                yield Conversation(messages, where)
+    for _, row in json_rows(path, flag, bad):
+        with bad:
+            unread.note(row.fields, _KEYS)
+            messages = _messages(row)
+            messages = [{**one, "content": prepare.text(one["content"])} for one in messages]
+            yield Conversation(messages, row.place)
 
 
-def _messages(row: dict[str, object], path: str | Path, number: int) -> list[Message]:
+def _messages(row: JsonRow) -> list[Message]:
     """Returns the messages of a line.
 
     Raises:
         DataError: It is not a conversation with an answer, or has tools, which are not read.
     """
-    where = f"{path}:{number}"
-    if row.get("tools"):
+    fields, where = row.fields, row.place
+    if fields.get("tools"):
         raise DataError(f"{where}: has tools, which templates are not given here: remove the row")
-    if "messages" in row and "prompt" in row:
+    if "messages" in fields and "prompt" in fields:
         raise DataError(f"{where}: has both 'messages' and 'prompt': leave one out")
-    if "messages" not in row and "prompt" in row:
+    if "messages" not in fields and "prompt" in fields:
         hint = 'a line holds "messages", or a "prompt" and its "completion"'
-        asked, answer = (
-            text_field(row, name, path, number, hint) for name in ("prompt", "completion")
-        )
-        row["messages"] = [
+        asked, answer = (row.text(name, hint) for name in ("prompt", "completion"))
+        fields["messages"] = [
             {"role": "user", "content": asked},
             {"role": "assistant", "content": answer},
         ]
-    if "messages" not in row:
+    if "messages" not in fields:
         raise DataError(
-            f'{where}: no field "messages", only {", ".join(map(repr, row)) or "none"}: a line '
+            f'{where}: no field "messages", only {", ".join(map(repr, fields)) or "none"}: a line '
             f'is {{"messages": [{{"role": "user", "content": "..."}}, ...]}}'
         )
     try:
-        messages = check_messages(row["messages"])
+        messages = check_messages(fields["messages"])
     except ConfigError as error:
         raise DataError(f"{where}: {error}") from None
     if all(message["role"] != "assistant" for message in messages):

@@ -12,15 +12,16 @@ from typing import Annotated, Literal
 from transformer_jax.core.config_fields import Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import tfds
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.document_stream import (
     DocumentStream,
     TextChunk,
     ValidationSplit,
     read_blocks,
 )
-from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.tables import parse_object, table_format, text_field
+from transformer_jax.data.preparation import Preparation, ReadSettings
+from transformer_jax.data.splits import DataSplits, refuse_several
+from transformer_jax.data.tables import JsonRow, table_format
 from transformer_jax.data.text import local_data, numbered_lines, read_lines, refuse_pipe
 from transformer_jax.data.unread import Unread, log_unread
 
@@ -39,14 +40,11 @@ _ENDINGS = (".txt", ".txt.gz", ".md")
 
 
 @dataclasses.dataclass(frozen=True)
-class TextOptions(Configuration, group="data.read"):
+class TextOptions(ReadSettings):
     """Options of reading documents."""
 
     documents: Literal["file", "blank", "line"] = "file"  # a file, a blank-line block, or a line
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
-    bad_rows: BadRowPolicy = "refuse"  # JSONL rows without text; skip leaves out and counts them
-    lowercase: bool = False  # lower-case all text
-    normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation text is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
     corpus_size: Count = 20_000  # number of documents of the corpus in-context
@@ -71,12 +69,8 @@ class TextData(Configuration, group="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextSplits:
-    """All documents of a run; ``tests`` are by name."""
-
-    train: DocumentStream
-    valid: DocumentStream | None
-    tests: dict[str, DocumentStream]
+class TextSplits(DataSplits[DocumentStream]):
+    """All documents of a run."""
 
     @property
     def scored(self) -> dict[str, DocumentStream]:
@@ -92,16 +86,8 @@ def check(data: TextData) -> None:
     Raises:
         ConfigError: The settings are invalid; the message names them.
     """
-    ways = [name for name in ("corpus", "text", "jsonl", "tfds") if getattr(data, name) is not None]
-    if len(ways) > 1:
-        raise ConfigError(
-            f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep "
-            f"one, and set the others to None"
-        )
-    if data.tfds_dir is not None and data.tfds is None:
-        raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
-    read = data.read
-    if not read.field:
+    refuse_several(data, "corpus", "text", "jsonl", "tfds")
+    if not data.read.field:
         raise ConfigError("data.read.field is empty: name the field that holds the text")
 
 
@@ -194,9 +180,9 @@ def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
             with bad:
                 text = ""
                 if line.strip():
-                    row = parse_object(line, path, number)
-                    unread.note(row, (read.field,))
-                    text = text_field(row, read.field, path, number, "name it with data.read.field")
+                    row = JsonRow.parse(line, f"{path}:{number}")
+                    unread.note(row.fields, (read.field,))
+                    text = row.text(read.field, "name it with data.read.field")
                 yield TextChunk(text, True)
         unread.report()
         counts.update({"bad": bad.count} if bad.count else {})
@@ -286,8 +272,7 @@ def _corpus(name: str, read: TextOptions) -> TextSplits:
 
 def _tfds(name: str, folder: str | None, read: TextOptions) -> TextSplits:
     reader = tfds.open_text(name, folder, read.field)
-    if "train" not in reader.splits:
-        raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
+    validation = reader.validation()
     files = sorted(file for file in reader.folder.iterdir() if file.is_file())
 
     def make(split: str) -> DocumentStream:
@@ -299,6 +284,5 @@ def _tfds(name: str, folder: str | None, read: TextOptions) -> TextSplits:
             Preparation.of(read),
         )
 
-    names = [split for split in ("validation", "valid", "dev", "val") if split in reader.splits]
     tests = {"test": make("test")} if "test" in reader.splits else {}
-    return TextSplits(make("train"), make(names[0]) if names else None, tests)
+    return TextSplits(make("train"), make(validation) if validation else None, tests)

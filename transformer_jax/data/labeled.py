@@ -1,7 +1,6 @@
 """Labeled examples for fine-tuning, from files or TFDS."""
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from transformer_jax.data.labeled_files import (
     read_sentences,
 )
 from transformer_jax.data.preparation import Preparation
+from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
 from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
 from transformer_jax.data.tagged_files import Tagged, read_tagged
 
@@ -46,8 +46,6 @@ __all__ = [
 Labeled = Sentences | Tagged | Questions
 Place: TypeAlias = tuple[int, int]  # index of an example, and of a word in it
 
-_HELD_OUT = " (held out)"
-
 
 @dataclasses.dataclass(frozen=True)
 class LabeledData(Configuration, group="data"):
@@ -67,13 +65,8 @@ class LabeledData(Configuration, group="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledSplits:
-    """All examples of a run; ``tests`` are by name, and warnings name given files that overlap."""
-
-    train: Labeled
-    valid: Labeled | None
-    tests: dict[str, Any]  # of the same kind
-    overlaps: tuple[str, ...] = ()
+class LabeledSplits(DataSplits[Any]):
+    """All examples of a run: :data:`Labeled` of one kind."""
 
 
 def check(data: LabeledData) -> None:
@@ -82,16 +75,9 @@ def check(data: LabeledData) -> None:
     Raises:
         ConfigError: The settings are invalid; the message names them.
     """
-    if data.train is not None and data.tfds is not None:
-        raise ConfigError(
-            "data is given in more than one way (data.train, data.tfds): keep one, and set the "
-            "other to None"
-        )
-    if data.tfds_dir is not None and data.tfds is None:
-        raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
-    read = data.read
+    refuse_several(data, "train", "tfds")
     for name in ("text", "text_pair", "label", "tag"):
-        if not getattr(read, name):
+        if not getattr(data.read, name):
             raise ConfigError(f"data.read.{name} is empty: name the column or field that holds it")
 
 
@@ -183,14 +169,14 @@ def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
 
 def place_of(part: Labeled, place: Place) -> str:
     """Returns the file and line of a label, for messages."""
-    (i, word), file = place, part.name.removesuffix(_HELD_OUT)
+    (i, word), file = place, part.name.removesuffix(HELD_OUT)
     if isinstance(part, Questions) or not part.lines:
         return f"{file}: example {i + 1}"
     return f"{file}:{part.lines[i][word] if isinstance(part, Tagged) else part.lines[i]}"
 
 
 def _unseen(part: Labeled, at: Place, what: str, label: str, names: tuple[str, ...]) -> str:
-    file, place = part.name.removesuffix(_HELD_OUT), place_of(part, at)
+    file, place = part.name.removesuffix(HELD_OUT), place_of(part, at)
     do = "correct the label, or add such examples to the training file"
     if twins := [repr(name) for name in names if spelling(name) == spelling(label)]:
         do = f"{' and '.join(twins)} differs only in case or blanks: correct the label"
@@ -255,16 +241,9 @@ def _texts(part: Labeled) -> list[str]:
 def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
     """Splits examples into training and validation, about ``share`` of the texts."""
     texts = whole.texts if isinstance(whole, Sentences) else _texts(whole)
-    keys = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
-    ordered = sorted(set(keys))
-    if len(ordered) < 2:
-        raise DataError(
-            f"{whole.name}: all {len(keys)} examples have one text, so none can be held out: give "
-            f"data.valid, or set data.read.validation_size to 0"
-        )
-    bound = ordered[max(1, round(share * len(ordered))) - 1]
-    held = [key <= bound for key in keys]
-    return _part(whole, [not chosen for chosen in held], ""), _part(whole, held, _HELD_OUT)
+    alone = f"{whole.name}: all {len(texts)} examples have one text"
+    held = held_by_hash([text.encode() for text in texts], share, alone)
+    return _part(whole, [not chosen for chosen in held], ""), _part(whole, held, HELD_OUT)
 
 
 def _part(whole: Labeled, keep: Sequence[bool], mark: str) -> Labeled:
@@ -284,8 +263,7 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
     second = has_second(task, read)
     texts = (read.text, read.text_pair) if second else (read.text,)
     reader = tfds.open_labeled(name, folder, texts, read.label, numbers=task == "regress")
-    if "train" not in reader.splits:
-        raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
+    validation = reader.validation(("validation", "valid", "dev", "val", "validation_matched"))
 
     def make(split: str) -> Sentences | None:
         """Reads a split; None if its labels are withheld (-1)."""
@@ -298,12 +276,10 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
     train = make("train")
     if train is None:
         raise DataError(f"{name} train: no example has a label")
-    validation = ("validation", "valid", "dev", "val", "validation_matched")
-    names = [split for split in validation if split in reader.splits][:1]
-    others = [
-        split
+    tests = {
+        split: part
         for split in reader.splits
-        if split.startswith(("test", "validation_")) and split not in names
-    ]
-    tests = {split: part for split in others if (part := make(split)) is not None}
-    return LabeledSplits(train, make(names[0]) if names else None, tests)
+        if split.startswith(("test", "validation_")) and split != validation
+        if (part := make(split)) is not None
+    }
+    return LabeledSplits(train, make(validation) if validation else None, tests)

@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
-from transformer_jax.core.config_fields import Configuration, Range
+from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
-from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.tables import TsvCells, numbers_as_text, parse_object, text_field
-from transformer_jax.data.text import check_readable, numbered_lines
+from transformer_jax.data.bad_rows import BadRows, RowErrors
+from transformer_jax.data.preparation import Preparation, ReadSettings
+from transformer_jax.data.tables import json_rows, tsv_rows
+from transformer_jax.data.text import check_readable
 from transformer_jax.data.unread import Unread
 
 __all__ = [
@@ -52,7 +52,7 @@ _ENDINGS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledOptions(Configuration, group="data.read"):
+class LabeledOptions(ReadSettings):
     """Options for reading labeled examples."""
 
     text: str = "text"  # TSV column, by name or number from 1; JSONL key; TFDS feature
@@ -64,9 +64,6 @@ class LabeledOptions(Configuration, group="data.read"):
     format: LabeledFormat = "auto"
     # CoNLL-U column of tags, upos or xpos; JSONL key of a list; for columns a number, default last.
     tag: str = "upos"
-    bad_rows: BadRowPolicy = "refuse"  # rows that are no examples; skip leaves out and counts them
-    lowercase: bool = False  # lower-case the text, not the labels
-    normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation file is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
@@ -244,11 +241,10 @@ def _tsv(
         raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
     header = bool(named) if header is None else header
     unread = Unread(path, "column")
-    places, most, table = list[int](), 0, TsvCells(path)
-    for number, line in numbered_lines(path, where, bad):
-        if not line.strip():
+    places, most = list[int](), 0
+    for number, cells in tsv_rows(path, where, bad):
+        if not cells:
             continue
-        cells = table.split(line)
         if not places:
             places, most = _places(cells, fields, f"{path}:{number}"), len(cells)
             names = [name.strip() for name in cells] if header else [""] * len(cells)
@@ -261,7 +257,6 @@ def _tsv(
         with bad:
             _check_cells(cells, fields, places, most, header, f"{path}:{number}")
             yield number, [cells[i] for i in places]
-    table.report()
 
 
 def _check_cells(
@@ -344,18 +339,11 @@ def _jsonl(
     path: str, fields: list[tuple[str, str]], unused: str, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
     unread, keys = Unread(path, "key"), [key for _, key in fields]
-    for number, line in numbered_lines(path, where, bad):
-        if not line.strip():
-            continue
+    for number, row in json_rows(path, where, bad):
         with bad:
-            row = numbers_as_text(parse_object(line, path, number), keys[-1], f"{path}:{number}")
-            _refuse_second(unused, row, f"{path}:{number}")
-            unread.note(row, keys)
-            yield (
-                number,
-                [
-                    text_field(row, key, path, number, f"name it with data.read.{option}")
-                    for option, key in fields
-                ],
-            )
+            row = row.with_text(keys[-1])
+            _refuse_second(unused, row.fields, row.place)
+            unread.note(row.fields, keys)
+            hint = "name it with data.read."
+            yield number, [row.text(key, f"{hint}{option}") for option, key in fields]
     unread.report()

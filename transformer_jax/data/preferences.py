@@ -13,7 +13,6 @@ Instead of the text of a prompt, a line may have a conversation, as ``"messages"
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.conversations import Message, check_asked, check_messages
-from transformer_jax.data.preparation import Preparation, TextNormalization
-from transformer_jax.data.tables import parse_object, text_field
-from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.preparation import Preparation, ReadSettings
+from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash
+from transformer_jax.data.tables import JsonRow, json_rows
 from transformer_jax.data.unread import Unread
 
 __all__ = [
@@ -51,7 +50,6 @@ _FIELDS: dict[PreferenceKind, tuple[str, ...]] = {
     "labels": ("completion",),
     "prompts": (),
 }
-_HELD_OUT = " (held out)"
 
 
 def prompt_text(prompt: "Prompt | tuple[Message, ...]") -> str:
@@ -75,12 +73,9 @@ def answer_text(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreferenceOptions(Configuration, group="data.read"):
+class PreferenceOptions(ReadSettings):
     """Options for reading preferences."""
 
-    bad_rows: BadRowPolicy = "refuse"  # rows that are none; skip leaves them out and counts them
-    lowercase: bool = False  # lower-case prompts and completions
-    normalization: TextNormalization = "nfc"  # nfc composes characters; none changes nothing
     # Fraction of training held out if no validation file is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
@@ -136,7 +131,7 @@ class Preferences:
 
     def place(self, i: int) -> str:
         """File and line of prompt ``i``, for messages."""
-        return f"{self.name.removesuffix(_HELD_OUT)}:{self.lines[i]}"
+        return f"{self.name.removesuffix(HELD_OUT)}:{self.lines[i]}"
 
     def select(self, which: Sequence[int], mark: str = "") -> "Preferences":
         """Selects examples, and appends a mark to the name.
@@ -157,11 +152,8 @@ class Preferences:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreferenceSplits:
+class PreferenceSplits(DataSplits[Preferences]):
     """The preferences of a run."""
-
-    train: Preferences
-    valid: Preferences | None
 
 
 def open_preferences(data: PreferenceData, kind: PreferenceKind) -> PreferenceSplits:
@@ -213,12 +205,9 @@ def read_preferences(
     policy = read.bad_rows if "data" in where else None
     bad, unread = BadRows(str(path), policy), Unread(str(path), "key")
     used = ("prompt", "messages", *_shown(kind))
-    for number, line in numbered_lines(path, where, bad):
-        if not line.strip():
-            continue
+    for number, row in json_rows(path, where, bad):
         with bad:
-            row = parse_object(line, path, number)
-            unread.note(row, used)
+            unread.note(row.fields, used)
             _add(found, row, number, prepare)
     bad.report(len(found))
     unread.report()
@@ -227,52 +216,51 @@ def read_preferences(
     return found
 
 
-def _add(found: Preferences, row: dict[str, object], number: int, prepare: Preparation) -> None:
+def _add(found: Preferences, row: JsonRow, number: int, prepare: Preparation) -> None:
     """Adds a line to preferences."""
-    path, kind = found.name, found.kind
+    kind = found.kind
     hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
-    prompt = _prompt(row, path, number, hint)
+    prompt = _prompt(row, hint)
     if found.prompts and isinstance(prompt, str) == found.conversational:
         raise DataError(
-            f"{path}:{number}: the lines before have {_form(found.prompts[0])}, and this one "
+            f"{row.place}: the lines before have {_form(found.prompts[0])}, and this one "
             f"{_form(prompt)}: give all lines one form"
         )
-    take = text_field if isinstance(prompt, str) else _answer
-    completions = [take(row, name, path, number, hint) for name in _FIELDS[kind]]
-    _check(completions, f"{path}:{number}", kind)
-    labels = [_label(row, path, number, hint)] if kind == "labels" else []
+    take = JsonRow.text if isinstance(prompt, str) else _answer
+    completions = [take(row, name, hint) for name in _FIELDS[kind]]
+    _check(completions, row.place, kind)
+    labels = [_label(row, hint)] if kind == "labels" else []
     found.prompts.append(_prepared(prompt, prepare))
     found.completions.append(tuple(map(prepare.text, completions)))
     found.labels.extend(labels)
     found.lines.append(number)
 
 
-def _prompt(row: dict[str, object], path: str | pathlib.Path, number: int, hint: str) -> Prompt:
+def _prompt(row: JsonRow, hint: str) -> Prompt:
     """The prompt of a line: the text ``prompt``, or a conversation to answer."""
-    if "messages" not in row and not isinstance(row.get("prompt"), list):
-        return text_field(row, "prompt", path, number, hint)
-    if "messages" in row and "prompt" in row:
-        raise DataError(f"{path}:{number}: has both 'messages' and 'prompt': leave one out")
+    fields = row.fields
+    if "messages" not in fields and not isinstance(fields.get("prompt"), list):
+        return row.text("prompt", hint)
+    if "messages" in fields and "prompt" in fields:
+        raise DataError(f"{row.place}: has both 'messages' and 'prompt': leave one out")
     try:
-        return check_asked(row.get("messages", row.get("prompt")))
+        return check_asked(fields.get("messages", fields.get("prompt")))
     except ConfigError as error:
-        raise DataError(f"{path}:{number}: {error}") from None
+        raise DataError(f"{row.place}: {error}") from None
 
 
-def _answer(
-    row: dict[str, object], name: str, path: str | pathlib.Path, number: int, hint: str
-) -> str:
+def _answer(row: JsonRow, name: str, hint: str) -> str:
     """The text of an answer, which may be given as a list with one message."""
-    given = row.get(name)
+    given = row.fields.get(name)
     if not isinstance(given, list):
-        return text_field(row, name, path, number, hint)
+        return row.text(name, hint)
     try:
         messages = check_messages(given)
     except ConfigError as error:
-        raise DataError(f"{path}:{number}: field {name!r}: {error}") from None
+        raise DataError(f"{row.place}: field {name!r}: {error}") from None
     if len(messages) != 1 or messages[0]["role"] != "assistant":
         raise DataError(
-            f"{path}:{number}: field {name!r}: {plural(len(messages), 'message')}, and one message "
+            f"{row.place}: field {name!r}: {plural(len(messages), 'message')}, and one message "
             f"from the assistant is needed: earlier messages belong to the prompt"
         )
     return str(messages[0]["content"])
@@ -302,30 +290,23 @@ def _check(completions: Sequence[str], place: str, kind: PreferenceKind) -> None
         )
 
 
-def _label(row: dict[str, object], path: str | pathlib.Path, number: int, hint: str) -> bool:
-    if "label" not in row:
-        raise DataError(f"{path}:{number}: no field 'label': {hint}")
-    label = row["label"]
+def _label(row: JsonRow, hint: str) -> bool:
+    if "label" not in row.fields:
+        raise DataError(f"{row.place}: no field 'label': {hint}")
+    label = row.fields["label"]
     if label not in (True, False):
         raise DataError(
-            f"{path}:{number}: the label is {str(label)[:40]!r}: true (desirable) or false is "
-            f"needed"
+            f"{row.place}: the label is {str(label)[:40]!r}: true (desirable) or false is needed"
         )
     return bool(label)
 
 
 def _hold_out(whole: Preferences, size: float) -> PreferenceSplits:
-    keys = [hashlib.blake2b(_bytes(one), digest_size=8).digest() for one in whole.prompts]
-    ordered = sorted(set(keys))
-    if len(ordered) < 2:
-        raise DataError(
-            f"{whole.name}: all {plural(len(keys), 'line')} have one prompt, so none can be held "
-            f"out: give data.valid, or set data.read.validation_size to 0"
-        )
-    bound = ordered[max(1, round(size * len(ordered))) - 1]
-    held = [i for i, key in enumerate(keys) if key <= bound]
-    kept = [i for i, key in enumerate(keys) if key > bound]
-    return PreferenceSplits(whole.select(kept), whole.select(held, _HELD_OUT))
+    alone = f"{whole.name}: all {plural(len(whole), 'line')} have one prompt"
+    inside = held_by_hash([_bytes(one) for one in whole.prompts], size, alone)
+    held = [i for i, chosen in enumerate(inside) if chosen]
+    kept = [i for i, chosen in enumerate(inside) if not chosen]
+    return PreferenceSplits(whole.select(kept), whole.select(held, HELD_OUT))
 
 
 def _bytes(prompt: Prompt) -> bytes:

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.config_fields import Configuration
+from transformer_jax.data.bad_rows import BadRowPolicy
 from transformer_jax.data.words import mark_groups
 
-__all__ = ["PlacedText", "Preparation", "TextNormalization", "compose"]
+__all__ = ["PlacedText", "Preparation", "ReadSettings", "TextNormalization", "compose"]
 
 TextNormalization = Literal["nfc", "none"]
 
@@ -54,6 +55,17 @@ class PlacedText(NamedTuple):
         """Returns the span of the text that comes from a span of the original."""
         first, last = np.searchsorted(self.places, (start, stop))
         return int(first), int(last)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadSettings(Configuration, group="data.read"):
+    """Options of every reader of training data."""
+
+    # Rows that cannot be used: refuse lists up to twenty of them; skip leaves them out, and counts
+    # them.
+    bad_rows: BadRowPolicy = "refuse"
+    lowercase: bool = False  # lower-case texts, but not labels
+    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
 
 
 @dataclasses.dataclass(frozen=True)

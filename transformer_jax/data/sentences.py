@@ -117,9 +117,7 @@ def build_sentences(
     if found is None and not writes:
         return build_sentences(texts, tokenizer, blanks=blanks)
     if found is None:
-        write_arrays(folder, fill)
-        found = open_arrays(folder, _NAMES)
-        assert found is not None
+        found = write_arrays(folder, _NAMES, fill)
     (ids, offsets, documents), counts = found
     return SentenceStore(ids, offsets, documents, counts)
 

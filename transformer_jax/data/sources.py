@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range, Share
-from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data import aligned, tables
-from transformer_jax.data.bad_rows import BadRowPolicy
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pair_files import (
     is_table,
@@ -25,7 +24,8 @@ from transformer_jax.data.pairs import (
     describe_overlap,
     hold_out,
 )
-from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.data.preparation import Preparation, ReadSettings
+from transformer_jax.data.splits import DataSplits, refuse_several
 
 __all__ = [
     "Files",
@@ -53,15 +53,12 @@ class Files:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadOptions(Configuration, group="data.read"):
+class ReadOptions(ReadSettings):
     """Options for reading pairs."""
 
     fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
     columns: tuple[Count, Count] | None = None  # of TSV, from 1; None: 1 2 if there are exactly two
     format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto: by its extension
-    bad_rows: BadRowPolicy = "refuse"  # rows of a file of pairs that are none; skip counts them
-    lowercase: bool = False  # lower-case both sides
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     max_length: Annotated[int, Range(2)] = 256  # longest sentence in tokens, with its end token
     too_long: Literal["drop", "truncate"] = "drop"  # longer sentences (always counted)
     validation_size: Amount = 1000  # pairs held out of training without data.valid; at most 1/10
@@ -125,16 +122,12 @@ class PairData(Configuration, group="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class Splits:
-    """All pairs of a run; ``tests`` are by name, and warnings name given files that overlap.
+class Splits(DataSplits[Pairs]):
+    """All pairs of a run.
 
     Named language pairs have directions; each direction is a separate test set.
     """
 
-    train: Pairs
-    valid: Pairs | None
-    tests: dict[str, Pairs]
-    overlaps: tuple[str, ...] = ()
     languages: LanguageSettings = LanguageSettings()  # for pairs of several directions
 
 
@@ -152,15 +145,9 @@ def check(data: PairData) -> None:
         ways.remove("pairs")
     elif data.read.corpus_overlap:
         raise ConfigError("data.read.corpus_overlap is for data.corpus babel: leave it out")
-    if len(ways) > 1 and ways != ["source", "target"]:
-        raise ConfigError(
-            f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep "
-            f"one, and set the others to None"
-        )
+    refuse_several(data, *(ways if ways != ["source", "target"] else ()))
     for where, group in (("data", files), ("data.valid", data.valid), ("data.test", data.test)):
         _check_files(group, where)
-    if data.tfds_dir is not None and data.tfds is None:
-        raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     _check_names(data)
     read = data.read
     if read.columns is not None and read.columns[0] == read.columns[1]:
@@ -366,8 +353,6 @@ def _tfds(data: PairData) -> Splits:
         name = f"{data.tfds} {split}"
         return collect(reader.rows(split), name, Preparation.of(data.read), every=scored)
 
-    if "train" not in reader.splits:
-        raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")
-    names = [name for name in ("validation", "valid", "dev", "val") if name in reader.splits]
+    validation = reader.validation()
     tests = {"test": make("test")} if "test" in reader.splits else {}
-    return Splits(make("train"), make(names[0]) if names else None, tests)
+    return Splits(make("train"), make(validation) if validation else None, tests)

@@ -11,7 +11,7 @@ from transformer_jax.core.json_types import Json
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import json_kind
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import flaw_of, read_lines
 
 __all__ = ["Questions", "SquadAnswer", "read_questions"]
 
@@ -162,11 +162,6 @@ def _field(row: Json, key: str, kind: type[Kind], place: str) -> Kind:
         raise DataError(
             f"{place}: field {key!r} is {json_kind(found)}; {json_kind(kind())} is needed"
         )
-    if isinstance(found, str):
-        try:
-            found.encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{place}: field {key!r} holds half a character (a lone surrogate)"
-            ) from None
+    if isinstance(found, str) and (flaw := flaw_of(found)) is not None:
+        raise DataError(f"{place}: field {key!r} {flaw}")
     return found

@@ -249,7 +249,7 @@ def _write(store: PairStore, folder: pathlib.Path) -> None:
             np.save(draft / f"{name}.npy", array)
         return store.counts
 
-    write_arrays(folder, fill)
+    write_arrays(folder, (), fill)
 
 
 def _open(folder: pathlib.Path) -> PairStore | None:
@@ -260,11 +260,14 @@ def _open(folder: pathlib.Path) -> PairStore | None:
     return PairStore(TokenStore(*arrays[:2]), TokenStore(*arrays[2:4]), arrays[4], counts)
 
 
-def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, int]]) -> None:
+def write_arrays(
+    folder: pathlib.Path, names: Sequence[str], fill: Callable[[pathlib.Path], dict[str, int]]
+) -> tuple[list[np.ndarray], dict[str, int]]:
     """Writes a folder under a temporary name and renames it, so that it is always complete.
 
     Args:
         folder: Path of the folder.
+        names: Names of the arrays that are returned, as by :func:`open_arrays`.
         fill: Writes ``*.npy`` files to the given folder, and returns counts to store.
 
     Raises:
@@ -282,6 +285,10 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
     except OSError as error:
         if open_arrays(folder, ()) is None:
             raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    found = open_arrays(folder, names)
+    if found is None:
+        raise DataError(f"{folder}: cannot be read after it was written")
+    return found
 
 
 def open_arrays(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.pairs import (
     Grouping,
     Pairs,
@@ -14,10 +14,10 @@ from transformer_jax.data.pairs import (
     describe_overlap,
     warn_none_held,
 )
-from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.sentences import sentences
-from transformer_jax.data.tables import parse_object, texts_field
-from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.splits import HELD_OUT, DataSplits
+from transformer_jax.data.tables import json_rows
 from transformer_jax.data.unread import Unread
 
 __all__ = [
@@ -31,13 +31,10 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryOptions(Configuration, group="data.read"):
+class SummaryOptions(ReadSettings):
     """Options for reading texts and summaries."""
 
     fields: tuple[str, str] = ("source", "target")  # JSONL keys, each of a text or a list of texts
-    bad_rows: BadRowPolicy = "refuse"  # rows without a text or summary; skip leaves them out
-    lowercase: bool = False  # lower-case everything
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Largest number of tokens of a text and of a summary; longer ones are truncated.
     max_length: Annotated[int, Range(2)] = 512
     validation_size: Amount = 1000  # texts held out of training if none are given; at most 1/10
@@ -107,13 +104,8 @@ class Summaries:
 
 
 @dataclasses.dataclass(frozen=True)
-class SummarySplits:
-    """All texts of a run; ``tests`` are by name, and warnings name given files that overlap."""
-
-    train: Summaries
-    valid: Summaries | None
-    tests: dict[str, Summaries]
-    overlaps: tuple[str, ...] = ()
+class SummarySplits(DataSplits[Summaries]):
+    """All texts of a run, with their summaries."""
 
 
 def load_summaries(data: SummaryData) -> SummarySplits:
@@ -140,7 +132,7 @@ def load_summaries(data: SummaryData) -> SummarySplits:
             warn_none_held(train.name, data.read.validation_size)
         else:
             rows = range(len(train))
-            valid = train.select([i for i in rows if inside[i]], f"{train.name} (held out)")
+            valid = train.select([i for i in rows if inside[i]], train.name + HELD_OUT)
             kept = train.select([i for i in rows if not inside[i]], train.name)
             train = dataclasses.replace(kept, empty=train.empty)
         if valid is not None and targets is not None:
@@ -184,13 +176,10 @@ def read_summaries(
     hint = "name the two with data.read.fields"
     texts, summaries, empty = [], [], 0
     bad, unread = BadRows(path, read.bad_rows), Unread(path, "key")
-    for number, line in numbered_lines(path, where, bad):
-        if not line.strip():
-            continue
+    for _, row in json_rows(path, where, bad):
         with bad:
-            row = parse_object(line, path, number)
-            source, target = (texts_field(row, key, path, number, hint) for key in read.fields)
-            unread.note(row, read.fields)
+            source, target = (row.texts(key, hint) for key in read.fields)
+            unread.note(row.fields, read.fields)
             one = source if len(source) > 1 else [one for text in source for one in sentences(text)]
             parts = [text for text in map(clean, one) if text]
             references = [text for text in map(clean, target) if text]

@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
@@ -13,17 +13,15 @@ from transformer_jax.data.text import flaw_of, numbered_lines, refuse_pipe
 from transformer_jax.data.unread import Unread
 
 __all__ = [
-    "TsvCells",
+    "JsonRow",
     "first_object",
     "json_kind",
-    "numbers_as_text",
-    "parse_object",
+    "json_rows",
     "read_jsonl",
     "read_tsv",
     "table_format",
-    "text_field",
-    "texts_field",
     "translation_languages",
+    "tsv_rows",
 ]
 
 # Names of the columns of pairs, by which a line of names is recognized.
@@ -56,37 +54,34 @@ def table_format(
     )
 
 
-class TsvCells:
-    r"""Splits the lines of a table at tabs, and counts lines that are quoted as in CSV.
+def tsv_rows(
+    path: str | pathlib.Path, flag: str = "", rows: RowErrors = FIRST
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the cells of each line of a tab-separated file, with its number; none if it is blank.
 
-    Spreadsheets and pandas quote cells with quotes in them, and double these.
+    Quotes are text. A line of the log counts the lines with cells that are quoted as in CSV, with
+    doubled quotes inside, as spreadsheets and pandas write them.
 
-    Example:
-        >>> table = TsvCells("a.tsv")
-        >>> table.split('"a ""b"" c"\t1'), table.quoted
-        (['"a ""b"" c"', '1'], 1)
+    Args:
+        path: The file.
+        flag: The setting of the file, for messages.
+        rows: Collects the lines that are not text, which are left out.
+
+    Raises:
+        DataError: As for :func:`.read_lines`.
     """
-
-    def __init__(self, name: str):
-        """Begins with none; ``name`` is the file."""
-        self.name, self.quoted = name, 0
-
-    def split(self, line: str) -> list[str]:
-        """Returns the cells of a line, with their quotes."""
-        cells = line.split("\t")
+    quoted = 0
+    for number, line in numbered_lines(path, flag, rows):
+        cells = line.split("\t") if line.strip() else []
         if '""' in line:
-            quoted = (one for one in cells if one[:1] == one[-1:] == '"')
-            self.quoted += any('""' in one[1:-1] for one in quoted)
-        return cells
-
-    def report(self) -> None:
-        """Logs a line if there are quoted cells."""
-        if self.quoted:
-            log(
-                f"warning: {self.name}: {plural(self.quoted, 'line')} with cells in quotes, which "
-                f"double the quotes inside, as in CSV: all quotes are read as text, so write the "
-                f"table without them"
-            )
+            quoted += any(one[:1] == one[-1:] == '"' and '""' in one[1:-1] for one in cells)
+        yield number, cells
+    if quoted:
+        log(
+            f"warning: {path}: {plural(quoted, 'line')} with cells in quotes, which double the "
+            f"quotes inside, as in CSV: all quotes are read as text, so write the table without "
+            f"them"
+        )
 
 
 def read_tsv(
@@ -110,12 +105,11 @@ def read_tsv(
     """
     wanted = 2 if columns is None else 0
     first, second = columns or (1, 2)
-    unread, table, begun = Unread(str(path), "column"), TsvCells(str(path)), False
-    for number, line in numbered_lines(path, flag, rows):
-        if not line.strip():
+    unread, begun = Unread(str(path), "column"), False
+    for number, cells in tsv_rows(path, flag, rows):
+        if not cells:
             yield "", ""
             continue
-        cells = table.split(line)
         if not begun and {cell.strip().lower() for cell in cells} <= _HEADER:
             log(
                 f"warning: {path}:{number}: {' and '.join(map(repr, cells))} look like names of "
@@ -134,7 +128,6 @@ def read_tsv(
                     f"needed{hint}"
                 )
             yield cells[first - 1], cells[second - 1]
-    table.report()
 
 
 def read_jsonl(
@@ -166,19 +159,19 @@ def read_jsonl(
             yield "", ""
             continue
         with rows:
-            row = parse_object(line, path, number)
-            texts = row.get("translation")
-            for value in (row, texts):
-                _check_single_texts(value, f"{path}:{number}")
+            row = JsonRow.parse(line, f"{path}:{number}")
+            texts = row.fields.get("translation")
+            for value in (row.fields, texts):
+                _check_single_texts(value, row.place)
             if isinstance(texts, dict):
-                unread.note(row, ("translation",))
-                row, fields = texts, fields or _languages(texts, f"{path}:{number}")
+                unread.note(row.fields, ("translation",))
+                row, fields = row._replace(fields=texts), fields or _languages(texts, row.place)
             fields = fields or ("source", "target")
-            source, target = (text_field(row, name, path, number, hint) for name in fields)
+            source, target = (row.text(name, hint) for name in fields)
             for name, text in zip(fields, (source, target), strict=True):
                 if "\n" in text.strip():
-                    raise DataError(f"{path}:{number}: field {name!r} holds a line break")
-            unread.note(row, fields)
+                    raise DataError(f"{row.place}: field {name!r} holds a line break")
+            unread.note(row.fields, fields)
             yield source, target
     unread.report()
 
@@ -211,11 +204,8 @@ def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
         DataError: The file is a pipe, which cannot be read again.
     """
     refuse_pipe(path, flag)
-    bad = BadRows(str(path))
-    for number, line in numbered_lines(path, flag, bad):
-        if line.strip():
-            with bad:
-                return parse_object(line, path, number)
+    for _, row in json_rows(path, flag, BadRows(str(path))):
+        return row.fields
     return {}
 
 
@@ -241,46 +231,128 @@ def _languages(texts: dict[str, object], place: str) -> tuple[str, str]:
     return first, second
 
 
-def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, object]:
-    """Parses a line as a JSON object.
+class JsonRow(NamedTuple):
+    """The JSON object in one line of a file.
 
-    Raises:
-        DataError: It is not an object; the message has ``path:number``.
-
-    Example:
-        >>> parse_object('{"text": "one"}', "example", 1)
-        {'text': 'one'}
+    Attributes:
+        fields: Its values by key.
+        place: File and line, with which messages begin.
     """
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}:{number}: not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{path}:{number}: a JSON object is needed, found {json_kind(row)}")
-    return row
+
+    fields: dict[str, object]
+    place: str
+
+    @classmethod
+    def parse(cls, line: str, place: str) -> "JsonRow":
+        """Parses a line.
+
+        Raises:
+            DataError: It is not an object; the message begins with ``place``.
+
+        Example:
+            >>> JsonRow.parse('{"text": "one"}', "example:1").fields
+            {'text': 'one'}
+        """
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{place}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: a JSON object is needed, found {json_kind(row)}")
+        return cls(row, place)
+
+    def text(self, field: str, hint: str) -> str:
+        """Returns the text of a field.
+
+        Args:
+            field: Its key.
+            hint: End of the message if there is no such field: how to choose another.
+
+        Raises:
+            DataError: The field is missing, or is not valid text.
+
+        Example:
+            >>> JsonRow({"text": "one"}, "example:1").text("text", "name another")
+            'one'
+        """
+        text = self._present(field, hint)
+        if not isinstance(text, str):
+            raise DataError(f"{self.place}: field {field!r} is {json_kind(text)}; text is needed")
+        return self._valid(text, field)
+
+    def texts(self, field: str, hint: str) -> list[str]:
+        """Returns the texts of a field with a text or a list; arguments as for :meth:`text`.
+
+        Raises:
+            DataError: The field is missing, or is not valid text.
+
+        Example:
+            >>> row = JsonRow({"one": "a", "two": ["b", "c"]}, "example:1")
+            >>> [row.texts(name, "name another") for name in row.fields]
+            [['a'], ['b', 'c']]
+        """
+        found = self._present(field, hint)
+        texts = found if isinstance(found, list) else [found]
+        kept = []
+        for text in texts:
+            if not isinstance(text, str):
+                inside = "holds" if texts is found else "is"
+                raise DataError(
+                    f"{self.place}: field {field!r} {inside} {json_kind(text)}, and text or a list "
+                    f"of texts is needed"
+                )
+            kept.append(self._valid(text, field))
+        return kept
+
+    def _present(self, field: str, hint: str) -> object:
+        if field not in self.fields:
+            there = ", ".join(map(repr, self.fields)) or "none"
+            raise DataError(f"{self.place}: no field {field!r}, only {there}: {hint}")
+        return self.fields[field]
+
+    def _valid(self, text: str, field: str) -> str:
+        if (flaw := flaw_of(text)) is not None:
+            raise DataError(f"{self.place}: field {field!r} {flaw}")
+        return text
+
+    def with_text(self, field: str) -> "JsonRow":
+        """Returns the row with a label as text if it is a number, true or false.
+
+        Args:
+            field: Key of the label.
+
+        Raises:
+            DataError: It is NaN, as programs write for a missing one.
+
+        Example:
+            >>> JsonRow({"label": 3, "n": 1}, "example:1").with_text("label").fields
+            {'label': '3', 'n': 1}
+        """
+        value = self.fields.get(field)
+        if not isinstance(value, bool | int | float):
+            return self
+        if math.isnan(value):
+            raise DataError(f"{self.place}: the {field} is NaN: fill it in, or remove the line")
+        return self._replace(fields=self.fields | {field: str(value)})
 
 
-def numbers_as_text(row: dict[str, object], field: str, where: str) -> dict[str, object]:
-    """Returns a JSON object in which a label that is a number, true or false is text.
+def json_rows(
+    path: str | pathlib.Path, flag: str = "", rows: RowErrors = FIRST
+) -> Iterator[tuple[int, JsonRow]]:
+    """Yields the JSON objects of a file, one in each line, with their lines; skips empty lines.
 
     Args:
-        row: The object.
-        field: Key of the label.
-        where: File and line, with which messages begin.
+        path: The file.
+        flag: The setting of the file, for messages.
+        rows: Collects bad rows, which are left out.
 
     Raises:
-        DataError: It is NaN, as programs write for a missing one.
-
-    Example:
-        >>> numbers_as_text({"label": 3, "n": 1}, "label", "example:1")
-        {'label': '3', 'n': 1}
+        DataError: As for :func:`.read_lines`; or a line is not a JSON object.
     """
-    value = row.get(field)
-    if not isinstance(value, bool | int | float):
-        return row
-    if math.isnan(value):
-        raise DataError(f"{where}: the {field} is NaN: fill it in, or remove the line")
-    return row | {field: str(value)}
+    for number, line in numbered_lines(path, flag, rows):
+        if line.strip():
+            with rows:
+                yield number, JsonRow.parse(line, f"{path}:{number}")
 
 
 def json_kind(value: object) -> str:
@@ -293,72 +365,3 @@ def json_kind(value: object) -> str:
     kinds = {bool: "true or false", int: "a number", float: "a number", str: "text"}
     kinds |= {list: "a list", dict: "an object", type(None): "null"}
     return kinds.get(type(value), type(value).__name__)
-
-
-def text_field(
-    row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
-) -> str:
-    """Returns the text of a field.
-
-    Args:
-        row: A JSON object.
-        field: Its key.
-        path: The file, for messages.
-        number: The line.
-        hint: End of the message: how to choose another field.
-
-    Raises:
-        DataError: The field is missing, or is not valid text.
-
-    Example:
-        >>> text_field({"text": "one"}, "text", "example", 1, "name another")
-        'one'
-    """
-    text = _present(row, field, path, number, hint)
-    if not isinstance(text, str):
-        raise DataError(f"{path}:{number}: field {field!r} is {json_kind(text)}; text is needed")
-    return _valid(text, field, path, number)
-
-
-def texts_field(
-    row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
-) -> list[str]:
-    """Returns the texts of a field with a text or a list; arguments as for :func:`text_field`.
-
-    Raises:
-        DataError: The field is missing, or is not valid text.
-
-    Example:
-        >>> row = {"one": "a", "two": ["b", "c"]}
-        >>> [texts_field(row, name, "example", 1, "name another") for name in row]
-        [['a'], ['b', 'c']]
-    """
-    found = _present(row, field, path, number, hint)
-    texts = found if isinstance(found, list) else [found]
-    kept = []
-    for text in texts:
-        if not isinstance(text, str):
-            inside = "holds" if texts is found else "is"
-            raise DataError(
-                f"{path}:{number}: field {field!r} {inside} {json_kind(text)}, and text or a "
-                f"list of texts is needed"
-            )
-        kept.append(_valid(text, field, path, number))
-    return kept
-
-
-def _present(
-    row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
-) -> object:
-    if field not in row:
-        raise DataError(
-            f"{path}:{number}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: "
-            f"{hint}"
-        )
-    return row[field]
-
-
-def _valid(text: str, field: str, path: str | pathlib.Path, number: int) -> str:
-    if (flaw := flaw_of(text)) is not None:
-        raise DataError(f"{path}:{number}: field {field!r} {flaw}")
-    return text

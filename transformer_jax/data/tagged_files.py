@@ -1,11 +1,10 @@
 """Words with tags from files: CoNLL-U, columns, JSONL."""
 
-import contextlib
 import dataclasses
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -18,7 +17,7 @@ from transformer_jax.data.labeled_files import (
     prepare_label,
 )
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.tables import JsonRow, json_rows
 from transformer_jax.data.text import numbered_lines
 from transformer_jax.data.unread import Unread
 from transformer_jax.data.words import blank_words
@@ -158,7 +157,8 @@ def _columns(
             f"data.read.tag {read.tag}: columns have numbers, and words are in the first: give a "
             f"number from 2, or leave it out for the last column"
         )
-    flaws = _Flaws()
+    # Lines that are not text are reported in their place among the others.
+    flaws = BadRows(path, kept=sys.maxsize)
     lines = dict(numbered_lines(path, where, flaws))
     layout, unread = _Layout.of([*lines.items()], place), Unread(path, "column")
     unread.note(layout.unread, ())
@@ -180,23 +180,6 @@ def _columns(
             yield number, (cells[0], cells[place])
     if comments:
         log(f"{path}: {plural(comments, 'line')} that begin with # left out as comments")
-
-
-class _Flaws(contextlib.AbstractContextManager[object]):
-    """The errors of lines that are not text, which are raised later, in their place."""
-
-    def __init__(self) -> None:
-        self.errors: list[DataError] = []
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if isinstance(error, DataError):
-            self.errors.append(error)
-        return isinstance(error, DataError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,36 +279,32 @@ def _word_lists(
     path: str, read: LabeledOptions, where: str, bad: RowErrors
 ) -> Iterator[tuple[list[int], list[str], list[str]]]:
     unread = Unread(path, "key")
-    for number, line in numbered_lines(path, where, bad):
-        if not line.strip():
-            continue
+    for number, row in json_rows(path, where, bad):
         with bad:
-            row = parse_object(line, path, number)
-            unread.note(row, (read.text, read.tag))
-            words = _texts(row, read.text, f"{path}:{number}", "data.read.text")
-            tags = _texts(row, read.tag, f"{path}:{number}", "data.read.tag")
+            unread.note(row.fields, (read.text, read.tag))
+            words = _texts(row, read.text, "data.read.text")
+            tags = _texts(row, read.tag, "data.read.tag")
             if len(words) != len(tags):
                 raise DataError(
-                    f"{path}:{number}: {plural(len(words), 'word')} ({read.text!r}) and "
+                    f"{row.place}: {plural(len(words), 'word')} ({read.text!r}) and "
                     f"{plural(len(tags), 'tag')} ({read.tag!r}): each word needs one tag"
                 )
             yield [number] * len(words), words, tags
     unread.report()
 
 
-def _texts(row: dict[str, object], key: str, where: str, option: str) -> list[str]:
+def _texts(row: JsonRow, key: str, option: str) -> list[str]:
     """Returns the texts of a list, without blanks at their ends."""
-    items, texts = row.get(key), list[str]()
+    items, texts = row.fields.get(key), list[str]()
     if not isinstance(items, list) or not items:
-        keys = ", ".join(map(repr, row)) or "none"
+        keys = ", ".join(map(repr, row.fields)) or "none"
         raise DataError(
-            f"{where}: field {key!r} is not a list of texts (the fields are {keys}): name it "
+            f"{row.place}: field {key!r} is not a list of texts (the fields are {keys}): name it "
             f"with {option}"
         )
-    path, _, number = where.rpartition(":")
     for i, item in enumerate(items, 1):
         name = f"{key}, item {i}"
-        texts.append(text_field({name: item}, name, path, int(number), "").strip())
+        texts.append(JsonRow({name: item}, row.place).text(name, "").strip())
         if not texts[-1]:
-            raise DataError(f"{where}: field {name!r} is empty: fill it in")
+            raise DataError(f"{row.place}: field {name!r} is empty: fill it in")
     return texts

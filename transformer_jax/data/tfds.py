@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+_VALIDATION = ("validation", "valid", "dev", "val")  # usual names of the split
+
+
 class PreparedReader:
     """The records of a prepared data set, split by split.
 
@@ -68,6 +71,21 @@ class PreparedReader:
                     f"the data set again"
                 ) from None
             yield texts
+
+    def validation(self, names: Sequence[str] = _VALIDATION) -> str | None:
+        """Returns the name of the validation split; None if there is none.
+
+        Args:
+            names: Usual names, of which the first that there is counts.
+
+        Raises:
+            DataError: There is no split called train, to which it would belong.
+        """
+        if "train" not in self.splits:
+            raise DataError(
+                f"{self.folder}: no split is called train, only {', '.join(self.splits)}"
+            )
+        return next((name for name in names if name in self.splits), None)
 
     def records(self, split: str, decoders: Any = None) -> Any:
         """Returns the records of an array_record split, by index.

@@ -78,9 +78,7 @@ def build_tokens(
     if found is None and not writes:
         return build_tokens(texts, tokenizer, ends=ends)
     if found is None:
-        write_arrays(folder, lambda draft: _write(draft, texts, tokenizer, ends))
-        found = open_arrays(folder, _NAMES)
-        assert found is not None
+        found = write_arrays(folder, _NAMES, lambda draft: _write(draft, texts, tokenizer, ends))
     (ids, offsets), counts = found
     return TextStore(ids, offsets, counts)
 

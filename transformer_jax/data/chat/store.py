@@ -87,9 +87,7 @@ def build_chats(
         counts["bad"] = bad.count
         if folder is None or not writes:
             return store
-        write_arrays(folder, lambda draft: _write(draft, store))
-        found = open_arrays(folder, _NAMES)
-        assert found is not None
+        found = write_arrays(folder, _NAMES, lambda draft: _write(draft, store))
     (ids, answers, offsets), kept = found
     return ChatStore(ids, offsets, answers, kept)
 

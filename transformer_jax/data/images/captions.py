@@ -30,15 +30,6 @@ class CaptionData(ImageData):
     corpus_size: Count = 20_000  # number of training pictures of the built-in corpus
     read: ImageReadOptions = ImageReadOptions()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        files = [name for name in ("images", "tfds") if getattr(self, name) is not None]
-        if self.corpus is not None and files:
-            raise ConfigError(
-                f"data is given in more than one way (data.corpus, data.{files[0]}): keep one, and "
-                f"set the other to None"
-            )
-
 
 def own_captions() -> CaptionData:
     """Returns the data settings of named runs for pictures and captions of users."""

@@ -1,7 +1,6 @@
 """The pictures of a run: settings, and training, validation and test pictures."""
 
 import dataclasses
-import hashlib
 import os
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
+from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.images import prepared
 from transformer_jax.data.images.columns import Columns, TextKind
 from transformer_jax.data.images.decoding import MAX_PIXELS
@@ -22,7 +21,8 @@ from transformer_jax.data.images.tables import (
     is_split_folder,
     read_images,
 )
-from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.data.preparation import Preparation, ReadSettings
+from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
 from transformer_jax.data.text import local_data
 from transformer_jax.data.unread import log_unread
 
@@ -32,7 +32,7 @@ _SPLITS = {"valid": ("valid", "validation", "val"), "test": ("test",)}  # folder
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageReadOptions(Configuration, group="data.read"):
+class ImageReadOptions(ReadSettings):
     """Options for reading pictures and their texts."""
 
     # Column, field or array of pictures, or TFDS feature. None looks for a usual name: file_name,
@@ -42,11 +42,6 @@ class ImageReadOptions(Configuration, group="data.read"):
     text: str | None = None
     # Whether the usual names of labels or of captions are tried first.
     text_kind: TextKind = "label"
-    # Pictures that cannot be read, and rows that name none: refuse lists up to twenty; skip leaves
-    # them out and counts them, after all pictures are decoded once.
-    bad_rows: BadRowPolicy = "refuse"
-    lowercase: bool = False  # lower-case texts
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Largest number of pixels in a picture, checked before decoding.
     max_pixels: Annotated[int, Range(1, MAX_PIXELS)] = 50_000_000
     # Fraction of training pictures held out if no validation is given, 0 to 0.5.
@@ -76,27 +71,14 @@ class ImageData(Configuration, group="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.images is not None and self.tfds is not None:
-            raise ConfigError(
-                "data is given in more than one way (data.images, data.tfds): keep one, and set "
-                "the other to None"
-            )
-        if self.tfds_dir is not None and self.tfds is None:
-            raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
+        refuse_several(self, "corpus", "images", "tfds")  # captions have a corpus
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageSplits:
-    """All pictures of a run; ``tests`` are by name, with the options for reading them.
+class ImageSplits(DataSplits[ImageTable]):
+    """All pictures of a run, with the options for reading them."""
 
-    ``overlaps`` has a line for each part with pictures that also occur in the training pictures.
-    """
-
-    train: ImageTable
-    valid: ImageTable | None = None
-    tests: dict[str, ImageTable] = dataclasses.field(default_factory=dict)
     read: ImageReadOptions = ImageReadOptions()
-    overlaps: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[ImageTable]:
@@ -137,7 +119,7 @@ def open_images(data: ImageData) -> ImageSplits:
         train, valid = _hold_out(train, read.validation_size)
     if data.test is not None:
         tests["test"] = _read(data.test, read, "data.test")
-    splits = ImageSplits(train, valid, tests, read)
+    splits = ImageSplits(train, valid, tests, read=read)
     lines = (overlap(train, part) for part in splits.parts[1:])
     return dataclasses.replace(splits, overlaps=tuple(line for line in lines if line))
 
@@ -192,29 +174,21 @@ def _split_folders(path: str) -> dict[str, str]:
 
 def _hold_out(table: ImageTable, share: float) -> tuple[ImageTable, ImageTable]:
     """Splits pictures into training and validation, about ``share`` of them."""
-    keys = [hashlib.blake2b(os.fsencode(key), digest_size=8).digest() for key in table.keys]
-    used = sorted(keys[row] for row in set(table.rows.tolist()))
-    if len(used) < 2:
-        raise DataError(
-            f"{table.name}: {plural(len(used), 'picture')}, so none can be held out: give "
-            f"data.valid, or set data.read.validation_size to 0"
-        )
-    bound = used[max(1, round(share * len(used))) - 1]
-    held = np.array([keys[row] <= bound for row in table.rows.tolist()])
+    rows = table.rows.tolist()
+    alone = f"{table.name}: {plural(len(set(rows)), 'picture')}"
+    held = np.array(held_by_hash([os.fsencode(table.keys[row]) for row in rows], share, alone))
     train, valid = (np.flatnonzero(part).tolist() for part in (~held, held))
-    return table.select(train, table.name), table.select(valid, f"{table.name} (held out)")
+    return table.select(train, table.name), table.select(valid, table.name + HELD_OUT)
 
 
 def _prepared(data: ImageData) -> tuple[ImageTable, ImageTable | None, dict[str, ImageTable]]:
     assert data.tfds is not None
     reader = prepared.open_images(data.tfds, data.tfds_dir, data.read.columns)
-    if "train" not in reader.splits:
-        raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")
-    names = [name for name in _SPLITS["valid"] if name in reader.splits][:1]
+    validation = reader.validation(_SPLITS["valid"])
 
     def table(split: str) -> ImageTable:
         part = reader.table(split)
         return _checked(part, data.read, BadRows(part.name, data.read.bad_rows, "record"))
 
     tests = {name: table(name) for name in reader.splits if name.startswith("test")}
-    return table("train"), table(names[0]) if names else None, tests
+    return table("train"), table(validation) if validation else None, tests

@@ -221,9 +221,7 @@ def build_image_store(
             array.flush()
             return {"pictures": len(source)}
 
-        write_arrays(folder, fill)
-        kept = open_arrays(folder, _NAMES)
-        assert kept is not None
+        kept = write_arrays(folder, _NAMES, fill)
     return ImageStore(source, form, kept[0][0], name)
 
 

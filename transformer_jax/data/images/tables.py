@@ -30,8 +30,8 @@ from transformer_jax.data.images.sources import (
     open_arrays,
 )
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.tables import TsvCells, numbers_as_text, parse_object, texts_field
-from transformer_jax.data.text import local_data, numbered_lines, read_lines
+from transformer_jax.data.tables import json_rows, tsv_rows
+from transformer_jax.data.text import local_data, read_lines
 from transformer_jax.data.unread import Unread, log_unread
 
 __all__ = ["TABLES", "ImageTable", "is_split_folder", "read_images"]
@@ -232,7 +232,7 @@ def _rows(
         reader = csv.reader((line + "\n" for line in read_lines(path, flag)), strict=True)
         every = _numbered(reader, path)
     else:
-        every = _tab_separated(path, flag, bad)
+        every = tsv_rows(path, flag, bad)
     rows = (row for row in every if any(map(str.strip, row[1])))
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
@@ -256,13 +256,6 @@ def _rows(
             yield number, cells[places[0]], [cells[places[1]]]
 
 
-def _tab_separated(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
-    table = TsvCells(path)
-    for number, line in numbered_lines(path, flag, bad):
-        yield number, table.split(line)
-    table.report()
-
-
 def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the rows of a table, with the line at which each ends."""
     try:
@@ -277,24 +270,21 @@ def _objects(
 ) -> Iterator[tuple[int, str, list[str]]]:
     """Yields line, picture and texts of each JSON object; a field may hold a list of texts."""
     unread = Unread(path, "key")
-    for number, line in numbered_lines(path, flag, bad):
-        if not line.strip():
-            continue
+    for number, row in json_rows(path, flag, bad):
         with bad:
-            row, place = parse_object(line, path, number), f"{path}:{number}"
-            picture = columns.choose_image(row, place, "field")
-            text = columns.choose_text(row, place, "field")
-            row = numbers_as_text(row, text, place)
+            picture = columns.choose_image(row.fields, row.place, "field")
+            text = columns.choose_text(row.fields, row.place, "field")
+            row = row.with_text(text)
             hint = "a picture and its text are needed"
-            files = texts_field(row, picture, path, number, hint)
+            files = row.texts(picture, hint)
             if len(files) != 1:
                 raise DataError(
-                    f"{place}: field {picture!r} holds {plural(len(files), 'picture')}, and one "
-                    f"is needed: write a line for each"
+                    f"{row.place}: field {picture!r} holds {plural(len(files), 'picture')}, and "
+                    f"one is needed: write a line for each"
                 )
-            unread.note(row, (picture, text))
-            columns.refuse_second(row, (picture, text), place)
-            yield number, files[0], texts_field(row, text, path, number, hint)
+            unread.note(row.fields, (picture, text))
+            columns.refuse_second(row.fields, (picture, text), row.place)
+            yield number, files[0], row.texts(text, hint)
     unread.report()
 
 

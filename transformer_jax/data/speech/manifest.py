@@ -18,8 +18,7 @@ from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import SUFFIXES, read_features
 from transformer_jax.data.speech.wav import WHOLE, Segment
-from transformer_jax.data.tables import TsvCells, parse_object, text_field
-from transformer_jax.data.text import numbered_lines
+from transformer_jax.data.tables import JsonRow, json_rows, tsv_rows
 from transformer_jax.data.unread import Unread
 
 __all__ = ["Recordings", "read_manifest"]
@@ -141,14 +140,14 @@ def read_manifest(
     unread = Unread(path, "column" if table else "key")
     rows = (_tsv_rows if table else _jsonl_rows)(path, flag, bad)
     found = Recordings([], [], path, [], [])
-    for number, cells in rows:
+    for number, row in rows:
         with bad:
-            file, text, segment = _row(cells, path, number)
+            file, text, segment = _row(row, path)
             found.paths.append(file)
             found.texts.append(prepare.line(text))
             found.lines.append(number)
             found.segments.append(segment)
-            unread.note(cells, _READ)
+            unread.note(row.fields, _READ)
     bad.report(len(found))
     if not found.paths:
         raise DataError(f"{path}: no recordings: it is empty")
@@ -156,28 +155,22 @@ def read_manifest(
     return found
 
 
-_Cells = dict[str, object]
+def _jsonl_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, JsonRow]]:
+    for number, row in json_rows(path, flag, bad):
+        there = {key: value for key, value in row.fields.items() if value is not None}
+        yield number, row._replace(fields=there)
 
 
-def _jsonl_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]]:
-    for number, line in numbered_lines(path, flag, bad):
-        if line.strip():
-            with bad:
-                row = parse_object(line, path, number)
-                yield number, {key: value for key, value in row.items() if value is not None}
-
-
-def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]]:
+def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, JsonRow]]:
     """Yields the rows of a table; its first line may name the columns.
 
     Raises:
         DataError: The first line is neither a recording nor the names of the columns.
     """
-    names, table = list[str](), TsvCells(path)
-    for number, line in numbered_lines(path, flag, bad):
-        if not line.strip():
+    names = list[str]()
+    for number, cells in tsv_rows(path, flag, bad):
+        if not cells:
             continue
-        cells = table.split(line)
         if not names:
             names = _names_of_columns(cells, f"{path}:{number}: ")
             if names:
@@ -190,12 +183,10 @@ def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, _Cells]
                     f"({', '.join(names)}): name others in a first line, such as "
                     f"path<tab>text<tab>offset<tab>duration"
                 )
-            row: _Cells = {k: v for k, v in zip(names, cells, strict=True) if v.strip()}
-            for key in ("offset", "duration"):
-                if key in row:
-                    row[key] = _number(str(row[key]))
-            yield number, {"path": "", "text": ""} | row
-    table.report()
+            there = {k: v for k, v in zip(names, cells, strict=True) if v.strip()}
+            seconds = {k: _number(v) for k, v in there.items() if k in ("offset", "duration")}
+            row: dict[str, object] = {"path": "", "text": "", **there, **seconds}
+            yield number, JsonRow(row, f"{path}:{number}")
 
 
 def _names_of_columns(cells: list[str], where: str) -> list[str]:
@@ -225,13 +216,13 @@ def _number(cell: str) -> object:
         return cell
 
 
-def _row(cells: _Cells, manifest: str, number: int) -> tuple[str, str, Segment]:
+def _row(row: JsonRow, manifest: str) -> tuple[str, str, Segment]:
     """Returns the file, the text and the segment of a row, from its cells that have a value.
 
     Raises:
         DataError: A cell is missing or of another type, or selects a part in another way.
     """
-    where = f"{manifest}:{number}: "
+    cells, where = row.fields, f"{row.place}: "
     for key in cells:
         if key in _UNUSABLE:
             raise DataError(f"{where}{key!r} is not read: {_UNUSABLE[key]}")
@@ -239,8 +230,7 @@ def _row(cells: _Cells, manifest: str, number: int) -> tuple[str, str, Segment]:
     if len({str(cells[key]) for key in named}) > 1:
         raise DataError(f"{where}path and audio_filepath are different files: give one of them")
     hint = f"a manifest has {_COLUMNS}"
-    path = text_field(cells, named[0] if named else "path", manifest, number, hint)
-    text = text_field(cells, "text", manifest, number, hint)
+    path, text = row.text(named[0] if named else "path", hint), row.text("text", hint)
     for what, given in (("path", path), ("text", text)):
         if not given.strip():
             raise DataError(f"{where}no {what}: a path and a text are needed")
@@ -248,12 +238,12 @@ def _row(cells: _Cells, manifest: str, number: int) -> tuple[str, str, Segment]:
     if duration == 0:
         raise DataError(f"{where}duration is 0: a number of seconds above 0 is needed")
     segment = Segment(offset or 0.0, duration)
-    file = listed_path(path.strip(" "), os.path.dirname(manifest), f"{manifest}:{number}")
+    file = listed_path(path.strip(" "), os.path.dirname(manifest), row.place)
     _check_there(file, segment, where)
     return file, text, segment
 
 
-def _seconds(cells: _Cells, key: str, where: str) -> float | None:
+def _seconds(cells: dict[str, object], key: str, where: str) -> float | None:
     value = cells.get(key)
     if value is None:
         return None

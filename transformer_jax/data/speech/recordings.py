@@ -17,11 +17,12 @@ from transformer_jax.core.storage.copies import local_file
 from transformer_jax.core.task_progress import log, tracked
 from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
 from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
-from transformer_jax.data.preparation import Preparation, TextNormalization
+from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import FeatureStatistics, Normalization
 from transformer_jax.data.speech.manifest import Recordings, read_manifest
+from transformer_jax.data.splits import DataSplits
 from transformer_jax.data.store import open_arrays, write_arrays
 from transformer_jax.data.token_file import write_ids
 
@@ -40,12 +41,9 @@ _NAMES = ("features", "offsets", "digests")
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechReadOptions(Configuration, group="data.read"):
+class SpeechReadOptions(ReadSettings):
     """Options for reading recordings and their texts."""
 
-    bad_rows: BadRowPolicy = "refuse"  # recordings that cannot be read; skip leaves them out
-    lowercase: bool = False  # lower-case the texts
-    normalization: TextNormalization = "nfc"  # composed characters (NFC), or none: text as it is
     # Longest recording, in positions of stacked frames, and longest text, in tokens; longer ones
     # are dropped and counted.
     max_length: Annotated[int, Range(2)] = 512
@@ -74,12 +72,8 @@ class SpeechData(Configuration, group="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechSplits:
-    """All recordings of a run; ``tests`` are by name."""
-
-    train: Recordings
-    valid: Recordings | None = None
-    tests: dict[str, Recordings] = dataclasses.field(default_factory=dict)
+class SpeechSplits(DataSplits[Recordings]):
+    """All recordings of a run."""
 
 
 def load_recordings(data: SpeechData) -> SpeechSplits:
@@ -183,9 +177,8 @@ def build_features(
     folder = cache / f"features-{_key(recordings, audio, bad_rows)}"
     kept = open_arrays(folder, _NAMES)
     if kept is None:
-        write_arrays(folder, lambda draft: _write(draft, recordings, audio, width, bad_rows))
-        kept = open_arrays(folder, _NAMES)
-        assert kept is not None
+        write = lambda draft: _write(draft, recordings, audio, width, bad_rows)
+        kept = write_arrays(folder, _NAMES, write)
     (features, offsets, digests), counts = kept
     if width not in (None, counts["width"]):
         raise _other_width(recordings, 0, counts["width"], width)
