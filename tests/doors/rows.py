@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.doors.readers import write_picture, write_recording
-from transformer_jax.data.conversations import ChatOptions, read_conversations
+from transformer_jax.data.conversations import read_conversations
 from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.images.data import ImageReadOptions, open_table
 from transformer_jax.data.labeled import LabeledOptions, read_labeled
 from transformer_jax.data.preferences import PreferenceOptions, read_preferences
+from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
 from transformer_jax.data.speech.manifest import read_manifest
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
@@ -105,7 +106,7 @@ def _documents(path: str, policy: Any) -> list[Any]:
 
 def _chats(path: str, policy: Any) -> list[Any]:
     unread = Unread(path, "key")
-    read = read_conversations(path, "", ChatOptions(policy), unread=unread)
+    read = read_conversations(path, "", ReadSettings(policy), unread=unread)
     messages = [one.messages for one in read]
     unread.report()  # as when a store is built
     return messages

@@ -1,6 +1,5 @@
 """Conversations as JSON lines: ``{"messages": [{"role": "user", "content": "..."}, ...]}``."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +13,6 @@ from transformer_jax.data.unread import Unread
 
 __all__ = [
     "ROLES",
-    "ChatOptions",
     "Conversation",
     "Message",
     "check_answered",
@@ -28,11 +26,6 @@ ROLES = ("system", "user", "assistant")
 _KEYS = ("messages", "prompt", "completion", "tools")
 
 
-@dataclasses.dataclass(frozen=True)
-class ChatOptions(ReadSettings):
-    """Options for reading conversations."""
-
-
 class Conversation(NamedTuple):
     """The messages of one line of a file."""
 
@@ -43,7 +36,7 @@ class Conversation(NamedTuple):
 def read_conversations(
     path: str | Path,
     flag: str = "",
-    read: ChatOptions = ChatOptions(),
+    read: ReadSettings = ReadSettings(),
     bad: BadRows | None = None,
     unread: Unread | None = None,
 ) -> Iterator[Conversation]:

@@ -3,8 +3,9 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError
 
 __all__ = ["HELD_OUT", "DataSplits", "held_by_hash", "refuse_several"]
@@ -30,7 +31,7 @@ class DataSplits(Generic[Part]):
     overlaps: tuple[str, ...] = ()
 
 
-def refuse_several(data: Any, *sources: str) -> None:
+def refuse_several(data: Configuration, *sources: str) -> None:
     """Refuses settings with several sources of data, or a TFDS folder without the set's name.
 
     Args:
@@ -47,7 +48,7 @@ def refuse_several(data: Any, *sources: str) -> None:
             f"data is given in more than one way ({', '.join(given)}): keep one, and set the "
             f"{others} to None"
         )
-    if data.tfds_dir is not None and data.tfds is None:
+    if getattr(data, "tfds_dir", None) is not None and getattr(data, "tfds", None) is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
 
 

@@ -16,7 +16,8 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.chat.store import ChatStore, TooLong, build_chats, split_chats
 from transformer_jax.data.chat.template import find_template, special_tokens
-from transformer_jax.data.conversations import ChatOptions, Message, read_conversations
+from transformer_jax.data.conversations import Message, read_conversations
+from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -61,7 +62,7 @@ class ChatData(Configuration, group="data"):
     validation_size: Annotated[float, Range(0, 0.5)] = 0.05
     # Conversations longer than a row: truncate the start, skip, or stop with an error.
     too_long: TooLong = "truncate"
-    read: ChatOptions = ChatOptions()
+    read: ReadSettings = ReadSettings()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.chat.encoding import ChatEncoder
 from transformer_jax.data.chat.store import ChatPlan, build_chats, chat_rows, split_chats
 from transformer_jax.data.chat.template import named_template
-from transformer_jax.data.conversations import ChatOptions
+from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.models.config import (
     AttentionConfig,
     FeedForwardConfig,
@@ -204,7 +204,7 @@ def test_conversations_that_the_template_all_refuses_are_listed(path, encoder, p
     bad = [{"role": "user", "content": marks}, {"role": "assistant", "content": "b"}]
     path.write_text(2 * (json.dumps({"messages": bad}) + "\n"))
     with pytest.raises(DataError, match=r"2 bad rows(.|\n)*:1: a message(.|\n)*:2: a message"):
-        build_chats(str(path), encoder, limit=T, read=ChatOptions(bad_rows=policy))
+        build_chats(str(path), encoder, limit=T, read=ReadSettings(bad_rows=policy))
 
 
 def test_held_out_conversations_do_not_depend_on_the_order_of_lines(path, encoder):

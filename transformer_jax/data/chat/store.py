@@ -12,9 +12,10 @@ from jaxtyping import Int, UInt8
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.chat.encoding import ChatEncoder, EncodedChat
-from transformer_jax.data.conversations import ChatOptions, Conversation, read_conversations
+from transformer_jax.data.conversations import Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
+from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
@@ -48,7 +49,7 @@ def build_chats(
     *,
     limit: int,
     too_long: TooLong = "truncate",
-    read: ChatOptions = ChatOptions(),
+    read: ReadSettings = ReadSettings(),
     cache: Path | None = None,
     writes: bool = True,
     flag: str = "data.train",
@@ -92,7 +93,7 @@ def build_chats(
     return ChatStore(ids, offsets, answers, kept)
 
 
-def _identity(read: ChatOptions) -> list[object]:
+def _identity(read: ReadSettings) -> list[object]:
     """The options for a checksum; earlier versions did not normalize or skip rows."""
     more = (read.normalization, "none"), (read.bad_rows, "refuse")
     return [read.lowercase, *(value for value, default in more if value != default)]
