@@ -6,10 +6,9 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.images.tables import read_images
-from transformer_jax.data.labeled_files import LabeledOptions, read_sentences
+from transformer_jax.data.labeled_files import LabeledOptions, read_sentences, read_tagged
 from transformer_jax.data.sources import Files, ReadOptions, read_pairs
 from transformer_jax.data.summaries import read_summaries
-from transformer_jax.data.tagged_files import read_tagged
 
 
 def test_the_count_of_skipped_documents_is_in_the_summary_of_a_stream(tmp_path):

@@ -11,7 +11,7 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.data.files import listed_path
 from transformer_jax.data.images.tables import read_images
 from transformer_jax.data.pair_files import read_table
-from transformer_jax.data.speech.manifest import read_manifest
+from transformer_jax.data.speech.recordings import read_manifest
 
 URLS = ("s3://bucket/x", "s3:/bucket/x", "gs://bucket/x", "https://host/x", "file:///etc/x")
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data.mixed_plan import MixedPlan, repeats
-from transformer_jax.data.plan import Batching, BucketPlan
+from transformer_jax.data.plan import Batching, BucketPlan, MixedPlan, repeats
 
 SETTINGS = Batching(max_tokens=256, num_buckets=3, required_batch_size_multiple=2).settings()
 

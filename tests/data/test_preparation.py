@@ -8,13 +8,12 @@ import pytest
 
 from transformer_jax.data.documents import TextOptions
 from transformer_jax.data.labeled import LabeledOptions
-from transformer_jax.data.labeled_files import read_sentences
+from transformer_jax.data.labeled_files import read_sentences, read_tagged
 from transformer_jax.data.preparation import Preparation, compose
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.squad import read_questions
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
-from transformer_jax.data.tagged_files import read_tagged
 from transformer_jax.data.words import mark_groups
 
 LINE = "O livro está em cima da mesa."

@@ -26,7 +26,7 @@ from transformer_jax.data.sources import (
     load_splits,
     read_pairs,
 )
-from transformer_jax.data.speech.manifest import read_manifest
+from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
 from transformer_jax.recipes.driver import begin
 from transformer_jax.recipes.registry import named_runs

@@ -3,8 +3,7 @@
 import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.labeled_files import LabeledOptions
-from transformer_jax.data.tagged_files import read_tagged
+from transformer_jax.data.labeled_files import LabeledOptions, read_tagged
 
 TEXT = "-DOCSTART- -X- O O\n\nEU NNP B-ORG\nrejects\tVBZ\tO\n\n \nPeter NNP B-PER\nB. NNP I-PER\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from transformer_jax.data.tokenizer_files import opening, trial, trial_process
+from transformer_jax.data.tokenizer_files import opening, trial_process
 from transformer_jax.data.tokenizer_files.limits import check_parts
 from transformer_jax.data.tokenizer_files.patterns import examine
 from transformer_jax.interop.vocabularies import find_tokenizer
@@ -126,7 +126,7 @@ def test_an_expression_that_backtracks_is_refused_before_it_is_used(part, patter
 
 
 def test_expressions_of_published_tokenizers_need_no_other_process(monkeypatch):
-    monkeypatch.setattr(trial, "subprocess", None)
+    monkeypatch.setattr(opening, "subprocess", None)
     for pattern in KNOWN:
         assert not check_parts(file(pre_tokenizer=split(pattern))).try_first, pattern
     for kind in ("bpe", "wordpiece", "unigram", "words", "bytes", "characters"):
@@ -136,7 +136,7 @@ def test_expressions_of_published_tokenizers_need_no_other_process(monkeypatch):
 
 def test_an_unusual_but_harmless_expression_is_tried_once(monkeypatch):
     calls, run = [], subprocess.run
-    monkeypatch.setattr(trial.subprocess, "run", lambda *a, **k: calls.append(1) or run(*a, **k))
+    monkeypatch.setattr(opening.subprocess, "run", lambda *a, **k: calls.append(1) or run(*a, **k))
     for _ in range(2):
         assert opening.open_backend(file(pre_tokenizer=split(GPT4))).encode("a").ids == [0]
         assert opening.open_backend(file(pre_tokenizer=split(GPT4), decoder=None)) is not None
@@ -185,7 +185,7 @@ def test_the_process_is_limited_by_the_system():
     parts = json.dumps({"pre_tokenizer": split(r"(([a-z])+.)+[A-Z]([a-z])+$")})
     begun = time.monotonic()
     with pytest.raises(DataError, match="take too long"):
-        trial.try_parts.__wrapped__(parts)
+        opening.try_parts.__wrapped__(parts)
     assert trial_process.SECONDS == 2
     assert time.monotonic() - begun < 20
 

@@ -17,7 +17,7 @@ from transformer_jax.data.labeled import LabeledOptions, read_labeled
 from transformer_jax.data.preferences import PreferenceOptions, read_preferences
 from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
-from transformer_jax.data.speech.manifest import read_manifest
+from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
 from transformer_jax.data.unread import Unread
 

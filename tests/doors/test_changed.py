@@ -24,8 +24,7 @@ from transformer_jax.data.labeled import LabeledData
 from transformer_jax.data.labeled_files import LabeledOptions
 from transformer_jax.data.preferences import PreferenceData, open_preferences
 from transformer_jax.data.sources import Files, PairData
-from transformer_jax.data.speech.manifest import read_manifest
-from transformer_jax.data.speech.recordings import SpeechData
+from transformer_jax.data.speech.recordings import SpeechData, read_manifest
 from transformer_jax.data.summaries import SummaryData
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import driver

@@ -32,8 +32,7 @@ from transformer_jax.data.images.data import ImageReadOptions, ImageSplits, open
 from transformer_jax.data.labeled import LabeledOptions, LabeledSplits, read_labeled
 from transformer_jax.data.preferences import PreferenceSplits, read_preferences
 from transformer_jax.data.sources import Files, PairData, Splits, read_pairs, with_languages
-from transformer_jax.data.speech.manifest import read_manifest
-from transformer_jax.data.speech.recordings import SpeechSplits
+from transformer_jax.data.speech.recordings import SpeechSplits, read_manifest
 from transformer_jax.data.summaries import SummarySplits, read_summaries
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.models.config import EmbeddingConfig, FeatureConfig, TransformerConfig

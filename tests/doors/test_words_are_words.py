@@ -19,7 +19,7 @@ from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.summaries import read_summaries
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.evaluation.cider import caption_words
+from transformer_jax.evaluation.captions import caption_words
 from transformer_jax.evaluation.diversity import distinct_n
 from transformer_jax.evaluation.error_rates import word_error_rate
 from transformer_jax.evaluation.words import main_script, split_characters, split_words

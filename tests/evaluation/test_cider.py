@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.evaluation.captions import caption_scores, points_inside
-from transformer_jax.evaluation.cider import caption_words, cider, cider_d
+from transformer_jax.evaluation.captions import (
+    caption_scores,
+    caption_words,
+    cider,
+    cider_d,
+    points_inside,
+)
 
 WORDS = ["a", "red", "blue", "square", "circle", "on", "the", "left", "of", "two", "big", "dog"]
 HINDI = ["एक", "लाल", "नीला", "चौकोर", "गेंद", "पर", "के", "बाईं", "ओर", "दो", "बड़ी", "कुत्ता"]

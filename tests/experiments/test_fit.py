@@ -15,9 +15,8 @@ from transformer_jax.core.old_names import earlier_settings
 from transformer_jax.data import coverage
 from transformer_jax.data.coverage import text_coverage
 from transformer_jax.data.labeled import LabeledSplits
-from transformer_jax.data.labeled_files import Sentences
+from transformer_jax.data.labeled_files import Sentences, Tagged
 from transformer_jax.data.squad import Questions, SquadAnswer
-from transformer_jax.data.tagged_files import Tagged
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.inference.facts import Facts
 from transformer_jax.models.config import TransformerConfig

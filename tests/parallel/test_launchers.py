@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.parallel.launchers import ProcessLaunch, find_launch
+from transformer_jax.parallel.coordinator import ProcessLaunch, find_launch
 
 JAX = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
 TORCHRUN = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "3"}

@@ -12,14 +12,13 @@ from transformer_jax.cli.plan import plan_run
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.recurrent import CELLS
 from transformer_jax.models.config import MixerConfig
-from transformer_jax.models.costs import activations as activation_memory
-from transformer_jax.models.costs.activations import (
+from transformer_jax.parallel.device_catalog import plan_target
+from transformer_jax.planning import memory_estimate, plan
+from transformer_jax.planning.memory_estimate import (
     recurrence_bytes,
     residual_bytes,
     translator_bytes,
 )
-from transformer_jax.parallel.device_catalog import plan_target
-from transformer_jax.planning import plan
 from transformer_jax.planning.programs import Shape
 from transformer_jax.recipes.registry import named_runs
 
@@ -72,7 +71,7 @@ def test_residuals_are_those_of_differentiation():
 def test_what_a_translator_keeps_is_that_of_its_rows_and_tokens():
     config = run_of("bahdanau").model
     small = translator_bytes(config, 4.0, 16)  # from the traces of one row and of two
-    assert small == activation_memory._translator_bytes(config, 4, 16)
+    assert small == memory_estimate._translator_bytes(config, 4, 16)
     # Additive attention keeps arrays of all pairs of positions.
     of = [translator_bytes(config, 4.0, length) for length in (16, 32, 64)]
     assert of[2] - of[1] > 2.5 * (of[1] - of[0])

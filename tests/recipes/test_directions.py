@@ -10,7 +10,7 @@ import transformer_jax as tj
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.added_tokens import tag_languages
-from transformer_jax.data.corpora import babel, babel_pairs
+from transformer_jax.data.corpora import babel
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.sources import (
@@ -44,8 +44,8 @@ TINY = [
 def few():
     """Few test sentences, since an untrained model writes up to the length limit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(babel_pairs, "TESTS", 5)
-        patch.setattr(babel_pairs, "VALIDATION", 4)
+        patch.setattr(babel, "TESTS", 5)
+        patch.setattr(babel, "VALIDATION", 4)
         yield
 
 

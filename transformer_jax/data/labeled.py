@@ -14,15 +14,16 @@ from transformer_jax.data.labeled_files import (
     LabeledOptions,
     LabeledTask,
     Sentences,
+    Tagged,
     collect_sentences,
     has_second,
     labeled_format,
     read_sentences,
+    read_tagged,
 )
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
 from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
-from transformer_jax.data.tagged_files import Tagged, read_tagged
 
 __all__ = [
     "Labeled",

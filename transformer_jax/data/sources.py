@@ -299,19 +299,19 @@ def parallel_texts(data: PairData) -> dict[str, list[str]]:
 
     There are none if the languages have no common test sentences.
     """
-    from transformer_jax.data.corpora.babel_pairs import parallel_sentences
+    from transformer_jax.data.corpora.babel import parallel_sentences
 
     return parallel_sentences() if data.corpus == "babel" else {}
 
 
 def _babel(data: PairData) -> Splits:
-    from transformer_jax.data.corpora.babel_pairs import babel_pairs
+    from transformer_jax.data.corpora.babel import babel_pairs
 
     return Splits(*babel_pairs(_babel_counts(data), data.read.corpus_overlap))
 
 
 def _babel_counts(data: PairData) -> dict[Direction, int]:
-    from transformer_jax.data.corpora.babel_pairs import training_counts
+    from transformer_jax.data.corpora.babel import training_counts
 
     if not isinstance(data.pairs, tuple):
         raise ConfigError(

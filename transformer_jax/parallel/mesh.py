@@ -19,8 +19,10 @@ from jaxtyping import Int, PyTree
 from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.parallel.coordinator import (
+    ProcessLaunch,
     bind_address,
     check_port,
+    find_launch,
     is_loopback,
     joining,
     keep_collectives_local,
@@ -28,7 +30,6 @@ from transformer_jax.parallel.coordinator import (
     on_loopback,
     wait_for_coordinator,
 )
-from transformer_jax.parallel.launchers import ProcessLaunch, find_launch
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 

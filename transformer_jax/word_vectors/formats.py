@@ -1,4 +1,4 @@
-r"""Files of word vectors in the two formats of word2vec, which gensim supports too.
+"""Files of word vectors in the two formats of word2vec, which gensim supports too.
 
 Both begin with a line ``WORDS SIZE``. In the text format, each line has a word and its values,
 separated by blanks. In the binary format, each word is followed by a blank and its values as
@@ -7,6 +7,7 @@ little-endian float32; ``word2vec.c`` then writes a line end, gensim does not.
 
 import codecs
 import contextlib
+import io
 import logging
 import os
 import stat
@@ -16,21 +17,273 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float32
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.output_files import Destination
 from transformer_jax.data.text import local_data, open_bytes
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
-from transformer_jax.word_vectors.rows import (
-    LONGEST_WORD,
-    Broken,
-    BufferedBytes,
-    is_text,
-    read_binary,
-    read_text,
-)
 
-__all__ = ["VECTORS", "load_embeddings", "save_embeddings", "size_of_vectors"]
+__all__ = [
+    "LONGEST_WORD",
+    "VECTORS",
+    "Broken",
+    "BufferedBytes",
+    "is_text",
+    "load_embeddings",
+    "read_binary",
+    "read_text",
+    "save_embeddings",
+    "size_of_vectors",
+]
+
+_BLOCK = 1 << 20  # bytes
+
+
+class BufferedBytes:
+    """A file of which only slightly more than a block is in memory at any time.
+
+    Example:
+        >>> import io
+        >>> data = BufferedBytes(io.BytesIO(b"one two"))
+        >>> data.until(b" ", 10), data.until(b" ", 10), data.take(2), data.take(5)
+        (b'one ', None, b'tw', b'o')
+    """
+
+    def __init__(self, file: io.BufferedIOBase):
+        self._file = file
+        self._held, self._at, self._ended = b"", 0, False
+
+    def peek(self, count: int) -> bytes:
+        """Returns the next bytes without consuming them; fewer at the end of the file."""
+        while len(self._held) - self._at < count and not self._ended:
+            block = self._file.read(max(_BLOCK, count))
+            self._ended = not block
+            self._held, self._at = self._held[self._at :] + block, 0
+        return self._held[self._at : self._at + count]
+
+    def take(self, count: int) -> bytes:
+        """Returns the next bytes; fewer at the end of the file."""
+        taken = self.peek(count)
+        self._at += len(taken)
+        return taken
+
+    def until(self, mark: bytes, most: int) -> bytes | None:
+        """Takes the bytes up to and including a mark; None, and nothing, if it is not near.
+
+        Args:
+            mark: A single byte.
+            most: Number of bytes to search for the mark.
+        """
+        end = self._held.find(mark, self._at, self._at + most)
+        if end < 0:
+            self.peek(most)
+            end = self._held.find(mark, self._at, self._at + most)
+        return None if end < 0 else self.take(end + 1 - self._at)
+
+
+LONGEST_WORD = 4096  # bytes
+_SAMPLE = 16  # lines from which the format is detected
+_SHIFTED = 10  # broken words in a row after which a binary file is read at wrong offsets
+_WHITESPACE = b" \t\n\r\v\f"
+
+
+class Broken:
+    """Counts broken words and keeps the first, for a warning.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.count = 0
+        self._first = ""
+
+    def add(self, where: str, reason: str) -> None:
+        """Counts a broken word, given its line or number."""
+        self._first = self._first or f"{self.path}{where}: {reason}"
+        self.count += 1
+
+    def tell(self, rows: int) -> None:
+        """Logs the warning, after the file has been read.
+
+        Raises:
+            DataError: More than half of the words are broken.
+        """
+        if 2 * self.count > rows:
+            raise DataError(
+                f"{self._first}: {self.count:,} of {plural(rows, 'word')} are broken: the file is "
+                f"damaged, or in another format"
+            )
+        if self.count:
+            log.warning(
+                "%s: %s of %s left out as broken, first %s",
+                self.path,
+                f"{self.count:,}",
+                plural(rows, "word"),
+                self._first,
+            )
+
+
+def is_text(sample: bytes, size: int) -> bool:
+    r"""Returns whether rows are lines of text, given the bytes after the header.
+
+    One sound line among the first is enough. If none is sound, the bytes count as text if they are
+    printable and half of the fields are numbers.
+
+    Example:
+        >>> is_text(b"new york 1 2\nthe 1 2\n", 2), is_text(b"the \0\0\x80?\0\0\0@", 2)
+        (True, False)
+    """
+    lines = [line.split() for line in sample.split(b"\n", _SAMPLE)[:_SAMPLE]]
+    if any(len(line) == size + 1 and all(map(_is_number, line[1:])) for line in lines):
+        return True
+    if any(byte < 32 and byte not in _WHITESPACE for byte in sample):
+        return False
+    fields = [field for line in lines for field in line]
+    return 2 * sum(map(_is_number, fields)) >= max(1, len(fields))
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def read_text(
+    data: BufferedBytes,
+    size: int,
+    rows: int,
+    count: int,
+    only: Collection[str] | None,
+    broken: Broken,
+) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
+    """Yields the requested words of a text file, with their vectors.
+
+    Args:
+        data: The bytes after the header.
+        size: Size of a vector.
+        rows: Number of words to read.
+        count: Number of words according to the header.
+        only: The requested words; None is all.
+        broken: Collects the words that are left out.
+
+    Raises:
+        DataError: The file is truncated.
+    """
+    number, row, longest = 1, 0, LONGEST_WORD + 64 * size
+    while row < rows:
+        number += 1
+        where = f":{number}"
+        line = data.until(b"\n", longest)
+        ended = line is None
+        if line is None:
+            line = data.take(longest)
+            if len(line) == longest and data.peek(1):
+                raise DataError(f"{broken.path}{where}: longer than a word and {size:,} values")
+            if not line:
+                raise DataError(
+                    f"{broken.path}{where}: {plural(row, 'word')}, and the first line has "
+                    f"{count:,}: the file is cut"
+                )
+        fields = line.split()
+        if not fields and not ended:
+            continue  # an empty line is not a word
+        row += 1
+        if len(fields) != size + 1:
+            reason = (
+                f"{plural(len(fields), 'field')}, but a word with {size:,} values has {size + 1:,}"
+            )
+            if ended and len(fields) <= size:
+                raise DataError(f"{broken.path}{where}: {reason}: the file is cut or damaged")
+            broken.add(where, reason)
+            continue
+        word = _word(fields[0], where, broken)
+        if word is None or (only is not None and word not in only):
+            continue
+        try:
+            if b"_" in line[len(fields[0]) :]:  # Python reads 1_0 as 10
+                raise ValueError
+            vector = np.array([float(field) for field in fields[1:]], np.float32)
+        except ValueError:
+            broken.add(where, "the vector has a value that is not a number")
+            continue
+        if _finite(word, vector, where, broken):
+            yield word, vector
+
+
+def read_binary(
+    data: BufferedBytes,
+    size: int,
+    rows: int,
+    count: int,
+    only: Collection[str] | None,
+    broken: Broken,
+) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
+    """Yields the requested words of a binary file; arguments as for :func:`read_text`.
+
+    Raises:
+        DataError: The file is truncated, or ten words in a row are broken, because an earlier
+            vector or word has the wrong length.
+    """
+    shifted = 0
+    held: tuple[str, np.ndarray] | None = None  # until the next word shows where its vector ends
+    for row in range(1, rows + 1):
+        where = f": word {row:,} of {count:,}"
+        raw = data.until(b" ", LONGEST_WORD)
+        values = b"" if raw is None else data.take(4 * size)
+        if raw is None or len(values) < 4 * size:
+            raise DataError(
+                f"{broken.path}{where}: the file is cut or damaged, or in another format"
+            )
+        before = broken.count
+        # word2vec.c ends vectors with a line end, gensim does not.
+        word = _word(raw[:-1].lstrip(b"\n"), where, broken)
+        if held is not None:
+            if word is None and b"\0" in raw:  # values, if the previous word contains a blank
+                broken.add(where, f"the vector of {held[0]!r} ends in it")
+            else:
+                yield held
+        held = None
+        if word is not None and (only is None or word in only):
+            vector = np.frombuffer(values, "<f4")
+            if _finite(word, vector, where, broken):
+                held = word, vector
+        shifted = shifted + 1 if broken.count > before else 0
+        if shifted == _SHIFTED:
+            raise DataError(
+                f"{broken.path}: words {row - _SHIFTED + 1:,} to {row:,} of {count:,} are broken: "
+                f"from there on the file is damaged"
+            )
+    if held is not None:
+        yield held
+
+
+def _word(raw: bytes, where: str, broken: Broken) -> str | None:
+    """Returns a word; None if it is broken."""
+    try:
+        word = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        broken.add(where, f"the word is not UTF-8: {raw[:40]!r}")
+        return None
+    if not word:
+        broken.add(where, "the word is empty")
+    elif any(byte in raw for byte in b"\0" + _WHITESPACE):
+        broken.add(where, f"the word {word[:40]!r} has whitespace or NUL")
+    else:
+        return word
+    return None
+
+
+def _finite(word: str, vector: np.ndarray, where: str, broken: Broken) -> bool:
+    finite = bool(np.isfinite(vector).all())
+    if not finite:
+        broken.add(where, f"the vector of {word!r} has NaN or infinity")
+    return finite
+
 
 VECTORS = "vectors.bin"  # in the folder of a training
 _LONGEST_HEADER = 64  # bytes

@@ -8,8 +8,8 @@ import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.corpora import babel
+from transformer_jax.data.corpora.babel import babel_pairs, training_counts
 from transformer_jax.data.corpora.babel_languages import CONCEPTS, LANGUAGES, VALUES
-from transformer_jax.data.corpora.babel_pairs import babel_pairs, training_counts
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits, parallel_texts
 

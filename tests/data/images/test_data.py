@@ -11,9 +11,14 @@ from PIL import Image
 
 from transformer_jax.cli.caption import Caption
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images, open_table
+from transformer_jax.data.images.data import (
+    ImageData,
+    ImageReadOptions,
+    open_images,
+    open_table,
+    overlap,
+)
 from transformer_jax.data.images.folders import find_pictures
-from transformer_jax.data.images.overlap import overlap
 from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.store import Pictures, build_image_store
 from transformer_jax.data.images.tables import read_images

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
-from transformer_jax.data.images.randaugment import OPERATIONS, random_augment, random_erase
+from transformer_jax.data.images.augmentation import (
+    OPERATIONS,
+    Augmentation,
+    KeyedPlan,
+    random_augment,
+    random_erase,
+)
 from transformer_jax.data.images.transforms import (
     centre_crop,
     flip,

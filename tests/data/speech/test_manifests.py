@@ -14,12 +14,12 @@ import pytest
 from tests.data.speech.test_audio import SIGNAL, SMALL, pcm
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.speech.features import read_features
-from transformer_jax.data.speech.manifest import read_manifest
 from transformer_jax.data.speech.recordings import (
     SpeechData,
     SpeechReadOptions,
     build_features,
     load_recordings,
+    read_manifest,
 )
 from transformer_jax.data.speech.wav import Segment
 

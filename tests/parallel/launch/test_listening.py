@@ -14,11 +14,11 @@ from transformer_jax.parallel import coordinator
 from transformer_jax.parallel.coordinator import (
     bind_address,
     check_port,
+    find_launch,
     launcher_bind_address,
     on_loopback,
 )
 from transformer_jax.parallel.launch.supervisor import Processes, child_environment
-from transformer_jax.parallel.launchers import find_launch
 
 ROOT = Path(__file__).parents[3]
 # Every socket of the process that listens, by the tables of the kernel.

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.parallel.coordinator import find_launch
 from transformer_jax.parallel.launch.supervisor import Processes, child_environment, supervise
-from transformer_jax.parallel.launchers import find_launch
 
 ROOT = Path(__file__).parents[3]
 

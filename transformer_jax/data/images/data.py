@@ -1,20 +1,23 @@
-"""The pictures of a run: settings, and training, validation and test pictures."""
+"""The pictures of a run: settings, training, validation and test pictures, and their overlap."""
 
 import dataclasses
+import hashlib
+import io
 import os
-from typing import Annotated
+from collections.abc import Callable, Hashable
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.storage.copies import local_file
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.images import prepared
 from transformer_jax.data.images.columns import Columns, TextKind
 from transformer_jax.data.images.decoding import MAX_PIXELS
 from transformer_jax.data.images.folders import entries
-from transformer_jax.data.images.overlap import overlap
-from transformer_jax.data.images.sources import check_pictures
+from transformer_jax.data.images.sources import ArrayPictures, PictureFiles, check_pictures
 from transformer_jax.data.images.tables import (
     TABLES,
     ImageTable,
@@ -26,7 +29,7 @@ from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refu
 from transformer_jax.data.text import local_data
 from transformer_jax.data.unread import log_unread
 
-__all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "open_images", "open_table"]
+__all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "open_images", "open_table", "overlap"]
 
 _SPLITS = {"valid": ("valid", "validation", "val"), "test": ("test",)}  # folders next to `train`
 
@@ -192,3 +195,79 @@ def _prepared(data: ImageData) -> tuple[ImageTable, ImageTable | None, dict[str,
 
     tests = {name: table(name) for name in reader.splits if name.startswith("test")}
     return table("train"), table(validation) if validation else None, tests
+
+
+Found = TypeVar("Found")
+
+_END = 4096  # bytes at the end of a file, which few files of one size share
+
+
+def overlap(train: ImageTable, part: ImageTable) -> str:
+    """Returns a line about the pictures of a part that also occur in training, or nothing.
+
+    Files with the same bytes are one picture, whatever their names are, and so are arrays with the
+    same pixels. Files are compared by size, then by their last bytes, and in full only where both
+    agree. Prepared data sets are not compared.
+
+    Args:
+        train: The training pictures.
+        part: Validation or test pictures.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    tables = train, part
+    keys = next((keys for kind, keys in _KEYS.items()
+                 if all(isinstance(one.pictures, kind) for one in tables)), ())  # fmt: skip
+    if not keys:
+        return ""
+    rows = [sorted(set(one.rows.tolist())) for one in tables]
+    for key in keys:
+        found = [
+            {row: key(one.pictures, row) for row in left}
+            for one, left in zip(tables, rows, strict=True)
+        ]
+        both = set(found[0].values()) & set(found[1].values())
+        rows = [[row for row, value in one.items() if value in both] for one in found]
+    if not rows[1]:
+        return ""
+    count = plural(len(set(part.rows.tolist())), "picture")
+    return f"{part.name}: {len(rows[1]):,} of {count} are also in the training data"
+
+
+def _size(pictures: PictureFiles, row: int) -> int:
+    return _read_file(pictures, row, lambda file: file.seek(0, os.SEEK_END))
+
+
+def _end(pictures: PictureFiles, row: int) -> bytes:
+    def read(file: io.BufferedReader) -> bytes:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+        return file.read()
+
+    return _read_file(pictures, row, read)
+
+
+def _content(pictures: PictureFiles, row: int) -> bytes:
+    return _read_file(pictures, row, lambda file: hashlib.file_digest(file, "sha256").digest())
+
+
+def _read_file(
+    pictures: PictureFiles, row: int, read: Callable[[io.BufferedReader], Found]
+) -> Found:
+    try:
+        with open(local_file(pictures.paths[row]), "rb") as file:
+            return read(file)
+    except OSError as error:
+        raise DataError(f"{pictures.where(row)}: {error.strerror or error}") from None
+
+
+def _pixels(pictures: ArrayPictures, row: int) -> tuple[tuple[int, ...], bytes]:
+    pixels = pictures[row]
+    return pixels.shape, hashlib.sha256(pixels.tobytes()).digest()
+
+
+# Values that equal pictures share, the cheapest first; only equal pictures share all of them.
+_KEYS: dict[type, tuple[Callable[[Any, int], Hashable], ...]] = {
+    PictureFiles: (_size, _end, _content),
+    ArrayPictures: (_pixels,),
+}

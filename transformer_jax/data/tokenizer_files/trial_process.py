@@ -2,7 +2,7 @@
 
 It is started by its path, without the modules of its parent, and imports only ``tokenizers``. It
 reads the parts from standard input, and writes one line of JSON, unless the system ends it. See
-:mod:`transformer_jax.data.tokenizer_files.trial` for the other side.
+:mod:`transformer_jax.data.tokenizer_files.opening` for the other side.
 """
 
 import contextlib

@@ -7,8 +7,7 @@ import numpy as np
 
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.mixed_plan import MixedPlan, repeats
-from transformer_jax.data.plan import Batching, BucketPlan
+from transformer_jax.data.plan import Batching, BucketPlan, MixedPlan, repeats
 from transformer_jax.data.sources import Pairs, Splits
 from transformer_jax.data.store import PairStore
 
