@@ -18,8 +18,8 @@ from flax import nnx
 
 from benchmarks.ours_steps import training_steps
 from benchmarks.worker import serve
+from transformer_jax.models.config import LoRAConfig
 from transformer_jax.models.lora import lora
-from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.partition import EVERYTHING
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder

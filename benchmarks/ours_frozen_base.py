@@ -22,11 +22,11 @@ from flax import nnx
 from benchmarks.worker import serve
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.functional.kernels.products import matmul
+from transformer_jax.models.config import LoRAConfig
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import parameters, values
 from transformer_jax.models.layers.surgery import replaced
 from transformer_jax.models.lora import lora
-from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training.objectives import language_model

@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     ("core",),
     ("functional",),
-    ("models.config", "models.config_groups", "models.image_config", "models.lora_config",
+    ("models.config",
      "models.presets",
      "models.recurrent_config"),
     ("models.costs", "models.layers"),

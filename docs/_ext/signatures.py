@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flax import nnx
 from sphinx.util import inspect
 
-from transformer_jax.core.config_help import field_help
+from transformer_jax.core.config_fields import field_help
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -14,11 +14,10 @@ from typing import Annotated, Literal
 import transformer_jax
 from transformer_jax.cli.flags import check_flags, flag_of, flags_of, read_words
 from transformer_jax.core.config_dict import from_dict
-from transformer_jax.core.config_fields import Configuration, Range, field_types
-from transformer_jax.core.config_help import field_help
+from transformer_jax.core.config_fields import Configuration, Range, field_help, field_types
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.config import *  # noqa: F403
-from transformer_jax.models.lora_config import LoRAConfig  # noqa: F401
+from transformer_jax.models.config import LoRAConfig  # noqa: F401
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig  # noqa: F401
 from transformer_jax.training.settings import ScheduleConfig  # noqa: F401
 

@@ -8,7 +8,7 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.data.images.preprocessing import MAX_SIDE, Preprocessing
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.image_processors import processor_fields, read_processor
-from transformer_jax.models.image_config import ImageConfig
+from transformer_jax.models.config import ImageConfig
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), np.uint8)
 BICUBIC = Image.Resampling.BICUBIC

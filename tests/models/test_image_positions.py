@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.models.image_config import ImageConfig
+from transformer_jax.models.config import ImageConfig
 from transformer_jax.models.image_positions import resized_positions
 
 TABLE = np.random.default_rng(0).standard_normal((1 + 16, 8)).astype(np.float32)

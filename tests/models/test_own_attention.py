@@ -13,14 +13,14 @@ from flax import nnx
 import transformer_jax as tj
 from experiments import decoder_only, encoder_only, seq2seq
 from tests.drawing import drawn
+from transformer_jax.cli.commands import import_modules
 from transformer_jax.cli.main import main
-from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.doctor import examine
 from transformer_jax.interop import ctranslate2
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
-from transformer_jax.models.config_groups import MIXER_KINDS
+from transformer_jax.models.config import MIXER_KINDS
 from transformer_jax.models.transformer.layers import ATTENTIONS
 from transformer_jax.parallel.placement import prepare_for_decoding, shard_parameters, split_model
 

@@ -13,7 +13,7 @@ from transformer_jax.core.errors import CheckpointError
 from transformer_jax.data.images.sources import ArrayPictures
 from transformer_jax.data.images.store import ImageStore, Pictures
 from transformer_jax.interop.image_processors import published_preprocessing
-from transformer_jax.models.image_config import ImageConfig
+from transformer_jax.models.config import ImageConfig
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -128,7 +128,7 @@ class Captioning(Recipe):
             training=TokenBatches(epochs=30, max_tokens=512, num_buckets=1),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         )
-        return with_defaults({"pictures": ("Drawn pictures: width 32, 1 + 1 layers.", run)})
+        return with_defaults({"pictures": ("Drawn pictures: width 32, 1 + 1 layers.", lambda: run)})
 
     def open_data(self, run: Any) -> tuple[Pictures, Pictures]:
         """Returns pictures for training and validation."""

@@ -12,8 +12,7 @@ from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.inference.images import pictures_of
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.image_config import ImageConfig
+from transformer_jax.models.config import ImageConfig, TransformerConfig
 from transformer_jax.models.presets import vit
 from transformer_jax.recipes.captions import CaptionRun, Captions
 from transformer_jax.recipes.clip import Clip, ClipRun

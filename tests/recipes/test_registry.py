@@ -159,7 +159,7 @@ def test_a_name_that_a_program_alone_has_is_refused_at_its_start(capfd):
 
 def test_a_named_run_with_the_settings_of_another_recipe_is_refused(monkeypatch):
     run = get_recipe("summarization").runs["summarize"]
-    monkeypatch.setitem(get_recipe("translation").runs, "summarize", run)
+    monkeypatch.setattr(get_recipe("translation"), "runs", {"summarize": run})
     with pytest.raises(ConfigError, match="the named run summarize of the recipe translation has"):
         named_runs("translation")
 

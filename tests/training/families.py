@@ -22,6 +22,7 @@ from transformer_jax.models.config import (
     FeatureConfig,
     FeedForwardConfig,
     HeadConfig,
+    LoRAConfig,
     MixerConfig,
     NormConfig,
     PositionConfig,
@@ -31,7 +32,6 @@ from transformer_jax.models.config import (
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.layers.parameters import map_parameters
 from transformer_jax.models.lora import lora
-from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.presets import bert, vit
 from transformer_jax.models.recurrent_config import (

@@ -16,11 +16,15 @@ from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.functional.low_rank import column_gain
 from transformer_jax.models.adapters import LoRALinear, choose_rows, init_adapter
 from transformer_jax.models.build import make_model
-from transformer_jax.models.config import AttentionConfig, ComputeConfig, FeedForwardConfig
+from transformer_jax.models.config import (
+    AttentionConfig,
+    ComputeConfig,
+    FeedForwardConfig,
+    LoRAConfig,
+)
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.lora import lora, merged, split_adapters
-from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.partition import overlay
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.mesh import make_mesh

@@ -19,11 +19,11 @@ from transformer_jax.models.config import (
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
+    LoRAConfig,
     TransformerConfig,
 )
 from transformer_jax.models.layers.parameters import is_projection, layer_depths, parameters, values
 from transformer_jax.models.lora import lora
-from transformer_jax.models.lora_config import LoRAConfig
 from transformer_jax.models.partition import EVERYTHING, where
 from transformer_jax.models.trainable_tokens import put_in, split_rows, trainable_tokens
 from transformer_jax.parallel.mesh import make_mesh, shard_batch

@@ -32,10 +32,11 @@ from transformer_jax.core.config_fields import (
     FieldError,
     Flag,
     check_fields,
+    field_help,
     field_types,
+    range_of,
     registry_of,
 )
-from transformer_jax.core.config_help import field_help, range_of
 from transformer_jax.core.errors import ConfigError
 
 __all__ = [

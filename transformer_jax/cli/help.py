@@ -6,8 +6,7 @@ from typing import Any
 
 from transformer_jax.cli.flags import flag_of, positional
 from transformer_jax.cli.output import columns
-from transformer_jax.core.config_fields import field_types
-from transformer_jax.core.config_help import field_help
+from transformer_jax.core.config_fields import field_help, field_types
 
 __all__ = ["kinds_help", "runs_help", "usual_help"]
 

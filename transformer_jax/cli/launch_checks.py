@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli.commands import PROGRAM
+from transformer_jax.cli.commands import PROGRAM, import_modules
 from transformer_jax.cli.resuming import resume_flags, unfinished
 from transformer_jax.cli.run_flags import asked_run, parse_flags
 from transformer_jax.cli.training import COMMANDS, EVERY, take_plan
-from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.storage.urls import url_of
 

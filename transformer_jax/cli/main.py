@@ -6,10 +6,16 @@ import sys
 from collections.abc import Sequence
 
 from transformer_jax import __version__
-from transformer_jax.cli.commands import COMMANDS, GROUPS, PROGRAM, PROGRAMS, load_command
+from transformer_jax.cli.commands import (
+    COMMANDS,
+    GROUPS,
+    PROGRAM,
+    PROGRAMS,
+    import_modules,
+    load_command,
+)
 from transformer_jax.cli.output import columns
 from transformer_jax.cli.process import guarded, run_and_leave, terminated
-from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core import old_names
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.runtime import prepare_process

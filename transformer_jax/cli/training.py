@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax import __version__
 from transformer_jax.cli.commands import COMMANDS as _TEXTS
-from transformer_jax.cli.commands import PROGRAM
+from transformer_jax.cli.commands import PROGRAM, import_modules
 from transformer_jax.cli.evaluation import evaluate, evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.process import guarded, run_and_leave, run_log, terminated
@@ -24,7 +24,6 @@ from transformer_jax.cli.resuming import (
     writing_alone,
 )
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
-from transformer_jax.cli.user_modules import import_modules
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.runtime import prepare_process
 from transformer_jax.recipes import registry

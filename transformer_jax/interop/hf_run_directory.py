@@ -27,9 +27,8 @@ from transformer_jax.interop.sentence_dense import copy_dense, dense_tensors, di
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.interop.special_token_files import generation_fields, special_tokens
 from transformer_jax.interop.tokenizer_settings import read_settings
-from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.config import ImageConfig, TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
-from transformer_jax.models.image_config import ImageConfig
 from transformer_jax.runs.checkpoint_reader import Loaded
 from transformer_jax.runs.manifest import Manifest
 from transformer_jax.runs.run_directory import RunDirectory

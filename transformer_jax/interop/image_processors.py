@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 from transformer_jax.data.images.preprocessing import MAX_SIDE, Preprocessing
 from transformer_jax.data.images.transforms import Filter, Fit
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.models.image_config import ImageConfig
+from transformer_jax.models.config import ImageConfig
 
 __all__ = ["processor_fields", "published_preprocessing", "read_processor"]
 

@@ -14,9 +14,9 @@ from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict, path_name, unflatten_dict
 from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.models.adapters import LEAVES, LoRALinear, adapter_parameters, init_adapter
+from transformer_jax.models.config import TARGETS, LoRAConfig
 from transformer_jax.models.layers.parameters import LAYERS, is_matrix
 from transformer_jax.models.layers.surgery import replaced
-from transformer_jax.models.lora_config import TARGETS, LoRAConfig
 from transformer_jax.models.partition import Partition, overlay, where
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_dict import from_dict
@@ -356,10 +356,10 @@ def _decoder(width: int, layers: int, heads: int, dropout: float, length: int) -
     )
 
 
-_NAMED: dict[str, tuple[str, CaptionRun]] = {
+_NAMED: dict[str, tuple[str, Callable[[], CaptionRun]]] = {
     "scenes": (
         "The built-in pictures of shapes: minutes on a laptop.",
-        CaptionRun(
+        lambda: CaptionRun(
             # Sinusoids distinguish rows and columns from the first step on. A learned table of this
             # size needs longer, and so do relations.
             encoder=dataclasses.replace(
@@ -381,7 +381,7 @@ _NAMED: dict[str, tuple[str, CaptionRun]] = {
     ),
     "captions": (
         "Your own pictures and captions: a ViT-Ti of 224 pixels and 4 layers of width 192.",
-        CaptionRun(
+        lambda: CaptionRun(
             encoder=vit(192, 12, dropout=0.1),
             model=_decoder(192, 4, 3, 0.1, 128),
             data=own_captions(),

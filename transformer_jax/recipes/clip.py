@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -291,15 +291,18 @@ _OWN = ClipRun(
     training=PairBatches(epochs=None),
     loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
 )
-_NAMED: dict[str, tuple[str, ClipRun]] = {
-    "clip": ("Your own pictures and texts: CLIP with a ViT-Ti/16 at 224 x 224 pixels.", _OWN),
+_NAMED: dict[str, tuple[str, Callable[[], ClipRun]]] = {
+    "clip": (
+        "Your own pictures and texts: CLIP with a ViT-Ti/16 at 224 x 224 pixels.",
+        lambda: _OWN,
+    ),
     "siglip": (
         "Your own pictures and texts: like clip, with the loss of SigLIP.",
-        dataclasses.replace(_OWN, contrast=ContrastConfig("sigmoid", projection_dim=256)),
+        lambda: dataclasses.replace(_OWN, contrast=ContrastConfig("sigmoid", projection_dim=256)),
     ),
     "clip-scenes": (
         "The built-in pictures of shapes: minutes on a laptop.",
-        ClipRun(
+        lambda: ClipRun(
             model=_texts(96, 2, 4, 16, 0.0),
             encoder=_with_sinusoids(_images(96, 3, 4, image_size=48, patch_size=8)),
             contrast=ContrastConfig(projection_dim=64),

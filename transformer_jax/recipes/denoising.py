@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -253,18 +253,18 @@ _T5_MINI = TransformerConfig(
 )
 
 
-_NAMED: dict[str, tuple[str, DenoisingRun]] = {
+_NAMED: dict[str, tuple[str, Callable[[], DenoisingRun]]] = {
     "bart-mini": (
         "BART's noise on your own text, on a CPU: width 256, 3 + 3 layers, 7.6 M parameters.",
-        _mini(_BART_MINI, NoiseConfig()),
+        lambda: _mini(_BART_MINI, NoiseConfig()),
     ),
     "t5-mini": (
         "T5's span corruption at the same size, with relative positions and RMS norms.",
-        _mini(_T5_MINI, _SPANS),
+        lambda: _mini(_T5_MINI, _SPANS),
     ),
     "bart-base": (
         "BART base (Lewis et al. 2020): 139 M parameters at 50,265 tokens.",
-        DenoisingRun(
+        lambda: DenoisingRun(
             model=without_attention_dropout(PRESETS["bart_base"]),
             tokenizer=TokenizerConfig(vocab_size=50_265),
             optimizer=_adamw(4e-4, 10_000),
@@ -274,7 +274,7 @@ _NAMED: dict[str, tuple[str, DenoisingRun]] = {
     ),
     "t5-small": (
         "T5 small (Raffel et al. 2020): 60 M parameters at 32,128 tokens.",
-        DenoisingRun(
+        lambda: DenoisingRun(
             model=without_attention_dropout(PRESETS["t5_small"]),
             tokenizer=TokenizerConfig(kind="unigram", vocab_size=32_128),
             noise=_SPANS,

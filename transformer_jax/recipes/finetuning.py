@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_fields import Count, Flag, NotNegative, Range
@@ -373,12 +373,15 @@ def _task(kind: LabeledTask, length: int = 128, **training: Any) -> FinetuneRun:
     )
 
 
-_NAMED: dict[str, tuple[str, FinetuneRun]] = {
-    "classify": ("Text classification: sentiment, topic, acceptability.", _task("classify")),
-    "pair": ("Sentence-pair classification: paraphrase, entailment.", _task("pair")),
+_NAMED: dict[str, tuple[str, Callable[[], FinetuneRun]]] = {
+    "classify": (
+        "Text classification: sentiment, topic, acceptability.",
+        lambda: _task("classify"),
+    ),
+    "pair": ("Sentence-pair classification: paraphrase, entailment.", lambda: _task("pair")),
     "regress": ("Regression on a text, or on two with data.read.pair: similarity.",
-                _task("regress")),
-    "tag": ("Token classification: part-of-speech tags, named entities.", _task("tag")),
+                lambda: _task("regress")),
+    "tag": ("Token classification: part-of-speech tags, named entities.", lambda: _task("tag")),
     "qa": ("Extractive question answering: the answer span in a paragraph, or none.",
-             _task("qa", length=384, max_tokens=4096)),
+             lambda: _task("qa", length=384, max_tokens=4096)),
 }  # fmt: skip

@@ -6,8 +6,7 @@ import types
 import typing
 from typing import Annotated, Any
 
-from transformer_jax.core.config_fields import Configuration, Flag, field_types
-from transformer_jax.core.config_help import field_help
+from transformer_jax.core.config_fields import Configuration, Flag, field_help, field_types
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -252,26 +252,26 @@ def _compact(size: int, channels: int = 3, layers: int = 4, width: int = 128) ->
 _CROPPED = Augmentation(crop="resized", area=(0.25, 1.0), flip=True)
 _SHIFTED = Augmentation(crop="shift", padding=4, flip=True)
 
-_NAMED: dict[str, tuple[str, ImageRun]] = {
+_NAMED: dict[str, tuple[str, Callable[[], ImageRun]]] = {
     "vit": (
         "ViT-Ti/16 at 224 x 224 pixels, 5.5 M parameters.",
-        _run(PRESETS["vit_tiny"], _CROPPED, 5e-4, epochs=None, label_smoothing=0.1),
+        lambda: _run(PRESETS["vit_tiny"], _CROPPED, 5e-4, epochs=None, label_smoothing=0.1),
     ),
     "vit-small": (
         "ViT-S/16 at 224 x 224 pixels, 21.7 M parameters.",
-        _run(PRESETS["vit_small"], _CROPPED, 5e-4, epochs=None, label_smoothing=0.1),
+        lambda: _run(PRESETS["vit_small"], _CROPPED, 5e-4, epochs=None, label_smoothing=0.1),
     ),
     "vit-base": (
         "ViT-B/16 at 224 x 224 pixels, 85.8 M parameters.",
-        _run(PRESETS["vit_base"], _CROPPED, 3e-4, epochs=None, label_smoothing=0.1),
+        lambda: _run(PRESETS["vit_base"], _CROPPED, 3e-4, epochs=None, label_smoothing=0.1),
     ),
     "cct": (
         "Compact Transformer for small data, at 32 x 32 pixels, 0.6 M parameters.",
-        _run(_compact(32), _SHIFTED, 1e-3, epochs=None, label_smoothing=0.1),
+        lambda: _run(_compact(32), _SHIFTED, 1e-3, epochs=None, label_smoothing=0.1),
     ),
     "digits": (
         "Compact Transformer for grey pictures of 8 x 8 pixels.",
-        _run(
+        lambda: _run(
             _compact(8, channels=1, layers=2, width=64),
             Augmentation(crop="shift", padding=1),
             3e-3,

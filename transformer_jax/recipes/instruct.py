@@ -5,7 +5,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -332,10 +332,10 @@ _SMALL = TransformerConfig(
 )
 
 
-_NAMED: dict[str, tuple[str, InstructRun]] = {
+_NAMED: dict[str, tuple[str, Callable[[], InstructRun]]] = {
     "sft": (
         "Supervised fine-tuning of a language model (--init-from), rows of 1024 tokens.",
-        InstructRun(
+        lambda: InstructRun(
             model=PRESETS["llama_style"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
             optimizer=_adamw(2e-5),
@@ -345,7 +345,7 @@ _NAMED: dict[str, tuple[str, InstructRun]] = {
     ),
     "sft-cpu": (
         "The same on a CPU, rows of 256 tokens; without --init-from, a small model from scratch.",
-        InstructRun(
+        lambda: InstructRun(
             model=_SMALL,
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=None),
             optimizer=_adamw(5e-4),

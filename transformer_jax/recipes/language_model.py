@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
@@ -245,10 +245,10 @@ def _before(mixer: MixerConfig, layers: int, width: int = 256) -> LanguageRun:
 _CHARACTERS = TokenizerConfig(kind="characters", vocab_size=10_000)
 
 
-_NAMED: dict[str, tuple[str, LanguageRun]] = {
+_NAMED: dict[str, tuple[str, Callable[[], LanguageRun]]] = {
     "python-docs": (
         "The reference topics that come with Python: minutes on a laptop, no data needed.",
-        LanguageRun(
+        lambda: LanguageRun(
             # So small a text is memorized in a minute: dropout and a moving average of the
             # parameters reduce overfitting.
             model=_narrow(width=128, layers=4, heads=4, context=256, dropout=0.15),
@@ -266,7 +266,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     ),
     "in-context": (
         "Rules shown by examples: learns in-context learning, in minutes on a laptop.",
-        LanguageRun(
+        lambda: LanguageRun(
             model=_narrow(width=96, layers=3, heads=4, context=128),
             data=TextData(corpus="in-context"),
             tokenizer=_CHARACTERS,
@@ -278,7 +278,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     ),
     "char-cpu": (
         "nanoGPT's character model for a CPU: 4 layers, width 128, context 64.",
-        LanguageRun(
+        lambda: LanguageRun(
             model=_sized(PRESETS["nanogpt_char"], width=128, layers=4, heads=4, context=64),
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
@@ -288,7 +288,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     ),
     "char": (
         "nanoGPT's character model for a GPU: 6 layers, width 384, context 256.",
-        LanguageRun(
+        lambda: LanguageRun(
             model=without_attention_dropout(PRESETS["nanogpt_char"]),
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
@@ -298,7 +298,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     ),
     "gpt2-small": (
         "GPT-2 small, 124 M parameters at 50,257 tokens, on your own text.",
-        LanguageRun(
+        lambda: LanguageRun(
             model=without_attention_dropout(PRESETS["gpt2_small"]),
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
             optimizer=_adamw(6e-4, 2000, beta2=0.95),
@@ -308,7 +308,7 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     ),
     "modern": (
         "A decoder in the style of Llama: RoPE, RMSNorm, SwiGLU, GQA.",
-        LanguageRun(
+        lambda: LanguageRun(
             model=PRESETS["llama_style"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
             optimizer=_adamw(6e-4, None, beta2=0.95),
@@ -318,10 +318,10 @@ _NAMED: dict[str, tuple[str, LanguageRun]] = {
     ),
     "lstm": (
         "An LSTM language model, 2 layers of 256, on your own text: before Transformers.",
-        _before(MixerConfig("recurrent", cell="lstm"), layers=2),
+        lambda: _before(MixerConfig("recurrent", cell="lstm"), layers=2),
     ),
     "gated-conv": (
         "Gated convolutions as in Dauphin et al. 2017, 6 layers of 256, on your own text.",
-        _before(MixerConfig("convolution", kernel_size=4), layers=6),
+        lambda: _before(MixerConfig("convolution", kernel_size=4), layers=6),
     ),
 }

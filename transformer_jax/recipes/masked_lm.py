@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -317,10 +317,10 @@ def _small(width: int, layers: int, length: int) -> TransformerConfig:
     )
 
 
-_NAMED: dict[str, tuple[str, PretrainRun]] = {
+_NAMED: dict[str, tuple[str, Callable[[], PretrainRun]]] = {
     "python-docs": (
         "The documentation that comes with Python: minutes on a laptop, no data needed.",
-        PretrainRun(
+        lambda: PretrainRun(
             model=_small(128, 2, length=128),
             data=TextData(corpus="python-library", read=TextOptions(documents="blank")),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=4000),
@@ -332,7 +332,7 @@ _NAMED: dict[str, tuple[str, PretrainRun]] = {
     ),
     "small": (
         "BERT for your own text on a CPU: width 256, 4 layers, up to 5.5 M parameters.",
-        PretrainRun(
+        lambda: PretrainRun(
             model=bert(256, 4),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
             optimizer=dataclasses.replace(
@@ -344,7 +344,7 @@ _NAMED: dict[str, tuple[str, PretrainRun]] = {
     ),
     "modern": (
         "The same size with rotary positions and pre-norm, which suit short runs.",
-        PretrainRun(
+        lambda: PretrainRun(
             model=_small(256, 4, length=512),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
             optimizer=_muon(8e-3, None),
@@ -354,7 +354,7 @@ _NAMED: dict[str, tuple[str, PretrainRun]] = {
     ),
     "bert-base": (
         "BERT base (Devlin et al. 2019): 110 M parameters at 30,522 tokens.",
-        PretrainRun(
+        lambda: PretrainRun(
             model=without_attention_dropout(PRESETS["bert_base"]),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
             optimizer=_adamw(1e-4, 10_000),
@@ -364,7 +364,7 @@ _NAMED: dict[str, tuple[str, PretrainRun]] = {
     ),
     "bert-large": (
         "BERT large: 336 M parameters at 30,522 tokens.",
-        PretrainRun(
+        lambda: PretrainRun(
             model=without_attention_dropout(PRESETS["bert_large"]),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
             optimizer=_adamw(1e-4, 10_000),

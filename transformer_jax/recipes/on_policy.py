@@ -181,13 +181,18 @@ class OnPolicyLearning(Recipe):
     @functools.cached_property
     def runs(self) -> Named:
         """The named runs."""
-        schedule = ScheduleConfig("constant", warmup_steps=0)
-        optimizer = dataclasses.replace(adamw(1e-5), schedule=schedule)
-        loop = LoopConfig(evaluate_every=None, checkpoint_every=None)
-        run = lambda method: PolicyRun(align=PolicyConfig(method), optimizer=optimizer, loop=loop)
+
+        def run(method: Literal["ppo", "grpo"]) -> PolicyRun:
+            schedule = ScheduleConfig("constant", warmup_steps=0)
+            optimizer = dataclasses.replace(adamw(1e-5), schedule=schedule)
+            loop = LoopConfig(evaluate_every=None, checkpoint_every=None)
+            return PolicyRun(align=PolicyConfig(method), optimizer=optimizer, loop=loop)
+
         ppo = "Proximal policy optimization of a reward, with a value head."
         grpo = "Group-relative policy optimization of a reward, without a value head."
-        return with_defaults({"ppo": (ppo, run("ppo")), "grpo": (grpo, run("grpo"))})
+        return with_defaults(
+            {"ppo": (ppo, lambda: run("ppo")), "grpo": (grpo, lambda: run("grpo"))}
+        )
 
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start without dropout."""

@@ -156,7 +156,10 @@ class Preferences(Recipe):
             "kto": "Kahneman-Tversky optimization on completions labeled true or false.",
             "simpo": "Simple preference optimization, without a reference.",
         }
-        return with_defaults({name: (about, self._named(name)) for name, about in named.items()})
+        run = functools.partial
+        return with_defaults(
+            {name: (about, run(self._named, name)) for name, about in named.items()}
+        )
 
     def _named(self, method: Any) -> Any:
         return self.config(

@@ -48,7 +48,7 @@ class RewardModel(Preferences):
     def runs(self) -> Named:
         """The named run."""
         about = "A reward model on pairs (Bradley-Terry)."
-        return with_defaults({"reward": (about, self._named("reward"))})
+        return with_defaults({"reward": (about, lambda: self._named("reward"))})
 
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start without its output layer and dropout."""

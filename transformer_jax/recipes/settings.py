@@ -7,8 +7,7 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Fla
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.tokenizer_kind import TokenizerKind, VocabSize
-from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.lora_config import LoRAConfig
+from transformer_jax.models.config import LoRAConfig, TransformerConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 

@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer_jax.data.words import blank_words
 from transformer_jax.models.config import TransformerConfig
@@ -23,6 +24,8 @@ __all__ = [
     "with_defaults",
     "without_attention_dropout",
 ]
+
+Run = TypeVar("Run")
 
 VOCABULARY = 8000  # maximum size of a vocabulary chosen by the text
 
@@ -132,23 +135,46 @@ def changed_settings(before: Any, after: Any) -> str:
     return ", ".join(found)
 
 
+class _NamedRuns(Mapping[str, tuple[str, Run]]):
+    """Named runs with one-line descriptions; a run is made when it is asked for."""
+
+    def __init__(self, runs: Mapping[str, tuple[str, Callable[[], Run]]]):
+        self._runs = {name: (about, functools.cache(make)) for name, (about, make) in runs.items()}
+
+    def __getitem__(self, name: str) -> tuple[str, Run]:
+        about, make = self._runs[name]
+        return about, _with_defaults(make())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+
 def with_defaults(
-    runs: Mapping[str, tuple[str, Any]],
-) -> dict[str, tuple[str, Any]]:
+    runs: Mapping[str, tuple[str, Callable[[], Run]]],
+) -> Mapping[str, tuple[str, Run]]:
     """Returns named runs whose models have the vocabulary size of their tokenizer, or its maximum.
 
     The compute dtype depends on the platform.
+
+    Args:
+        runs: A one-line description for each run, and a function that makes it when it is asked
+            for.
     """
+    return _NamedRuns(runs)
 
-    def completed(run: Any) -> Any:
-        if not isinstance(run.model, ModelConfig):
-            return run  # an n-gram model has no such settings
-        compute = dataclasses.replace(run.model.compute, dtype="auto")
-        vocab = 0 if run.tokenizer is None else run.tokenizer.vocab_size or VOCABULARY
-        sized: Any = dataclasses.replace(run.model, vocab_size=vocab, compute=compute)
-        return dataclasses.replace(run, model=sized)
 
-    return {name: (about, completed(run)) for name, (about, run) in runs.items()}
+def _with_defaults(run: Run) -> Run:
+    settings: Any = run
+    if not isinstance(settings.model, ModelConfig):
+        return run  # an n-gram model has no such settings
+    compute = dataclasses.replace(settings.model.compute, dtype="auto")
+    vocab = 0 if settings.tokenizer is None else settings.tokenizer.vocab_size or VOCABULARY
+    model = dataclasses.replace(settings.model, vocab_size=vocab, compute=compute)
+    completed: Run = dataclasses.replace(settings, model=model)
+    return completed
 
 
 def without_attention_dropout(config: TransformerConfig) -> TransformerConfig:

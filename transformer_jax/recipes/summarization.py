@@ -64,21 +64,24 @@ class Summarization(Translation):
     @functools.cached_property
     def runs(self) -> Named:
         """Returns the named run, with the model of the translator ``small``."""
-        small = Translation().runs["small"][1]
-        run = SummarizationRun(
-            model=small.model,
-            tokenizer=TokenizerConfig(vocab_size=None),
-            optimizer=OptimizerConfig(
-                name="adamw",
-                learning_rate=5e-4,
-                weight_decay=0.01,
-                schedule=ScheduleConfig("linear", warmup_steps=None),
-            ),
-            training=dataclasses.replace(small.training, epochs=10, max_tokens=8192),
-            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
-        )
+
+        def summarize() -> SummarizationRun:
+            small = Translation().runs["small"][1]
+            return SummarizationRun(
+                model=small.model,
+                tokenizer=TokenizerConfig(vocab_size=None),
+                optimizer=OptimizerConfig(
+                    name="adamw",
+                    learning_rate=5e-4,
+                    weight_decay=0.01,
+                    schedule=ScheduleConfig("linear", warmup_steps=None),
+                ),
+                training=dataclasses.replace(small.training, epochs=10, max_tokens=8192),
+                loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+            )
+
         about = "Summaries of texts, by a pre-trained encoder-decoder (--init-from) or a small one."
-        return with_defaults({"summarize": (about, run)})
+        return with_defaults({"summarize": (about, summarize)})
 
     def prepare(self, run: Any, named: Any, start: Any) -> Any:
         """Refuses to start without the package for ROUGE; logs the prefixes of a start."""

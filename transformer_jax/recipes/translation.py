@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_jax.core.config_fields import Rate
@@ -96,8 +96,7 @@ class Translation(Recipe):
     @functools.cached_property
     def runs(self) -> Named:
         """The named runs."""
-        named = with_defaults(_NAMED)
-        return {name: run for name, run in named.items() if type(run[1]) is self.config}
+        return with_defaults(_NAMED)
 
     def start_model(self, run: Any, start: Any) -> Any:
         """Returns the model of the start; an encoder gets a decoder of the same kind."""
@@ -197,6 +196,11 @@ class RecurrentTranslation(Translation):
     config: ClassVar[type] = RecurrentRun
     starts: ClassVar[tuple[str, ...]] = ("recurrent",)
 
+    @functools.cached_property
+    def runs(self) -> Named:
+        """The named runs."""
+        return with_defaults(_RECURRENT)
+
 
 def note_prefix(run: Run, start: Any) -> None:
     """Logs the task prefixes of a published model, if the run has no prefix."""
@@ -261,10 +265,10 @@ def _convolutional(width: int, layers: int, dropout: float = 0.1) -> Transformer
     )
 
 
-_NAMED: dict[str, tuple[str, Run]] = {
+_NAMED: dict[str, tuple[str, Callable[[], Run]]] = {
     "phrasebook": (
         "The built-in Portuguese-English corpus: minutes on a laptop.",
-        Run(
+        lambda: Run(
             # No dropout: the corpus can have any size, so no pair is repeated often enough to be
             # memorized.
             model=_small(128, 2, 4, 512, dropout=0.0),
@@ -282,7 +286,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "babel": (
         "Built-in artificial languages, a-b and b-c, for zero-shot a-c: minutes on a laptop.",
-        Run(
+        lambda: Run(
             model=_small(128, 2, 4, 512),
             data=PairData(
                 corpus="babel",
@@ -303,7 +307,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "small": (
         "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, up to 7.6 M parameters.",
-        Run(
+        lambda: Run(
             model=_small(256, 3, 8, 1024),
             tokenizer=TokenizerConfig(vocab_size=None),
             optimizer=OptimizerConfig(
@@ -315,7 +319,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "tiny": (
         "Some ten thousand pairs, such as Multi30k: width 128, 4 + 4 layers, strong dropout.",
-        Run(
+        lambda: Run(
             # Transformer-Tiny of Wu et al. 2021 for Multi30k.
             model=_small(128, 4, 4, 256, dropout=0.3),
             tokenizer=TokenizerConfig(vocab_size=None),
@@ -330,7 +334,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "base": (
         "Vaswani et al. 2017, base: 63 M parameters at 37,000 tokens.",
-        Run(
+        lambda: Run(
             model=PRESETS["vaswani_base"],
             tokenizer=TokenizerConfig(vocab_size=37_000),
             training=SmoothedTraining(steps=100_000, max_tokens=25_000),
@@ -339,7 +343,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "big": (
         "Vaswani et al. 2017, big: 214 M parameters at 37,000 tokens.",
-        Run(
+        lambda: Run(
             model=PRESETS["vaswani_big"],
             tokenizer=TokenizerConfig(vocab_size=37_000),
             training=SmoothedTraining(steps=300_000, max_tokens=25_000),
@@ -348,7 +352,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "convs2s": (
         "Gated convolutions as in Gehring et al. 2017: width 256, 4 + 4 layers.",
-        Run(
+        lambda: Run(
             model=_convolutional(256, 4),
             tokenizer=TokenizerConfig(vocab_size=None),
             optimizer=OptimizerConfig(
@@ -358,13 +362,17 @@ _NAMED: dict[str, tuple[str, Run]] = {
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         ),
     ),
+}
+_RECURRENT: dict[str, tuple[str, Callable[[], RecurrentRun]]] = {
     "cho": (
         "Cho et al. 2014: the decoder reads only the last state of a GRU encoder.",
-        _recurrent(cell="gru", bidirectional=False, attention=AlignmentConfig("none", "previous")),
+        lambda: _recurrent(
+            cell="gru", bidirectional=False, attention=AlignmentConfig("none", "previous")
+        ),
     ),
     "sutskever": (
         "Sutskever et al. 2014: LSTMs on reversed sources, without attention.",
-        _recurrent(
+        lambda: _recurrent(
             num_layers=2,
             bidirectional=False,
             reverse_source=True,
@@ -373,10 +381,10 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
     "bahdanau": (
         "Bahdanau et al. 2015: bidirectional GRUs, additive attention of the previous state.",
-        _recurrent(cell="gru", attention=AlignmentConfig("concat", "previous")),
+        lambda: _recurrent(cell="gru", attention=AlignmentConfig("concat", "previous")),
     ),
     "luong": (
         "Luong et al. 2015: LSTMs, attention of the current state (general), input feeding.",
-        _recurrent(attention=AlignmentConfig("general", input_feeding=True)),
+        lambda: _recurrent(attention=AlignmentConfig("general", input_feeding=True)),
     ),
 }

@@ -38,8 +38,7 @@ from transformer_jax.functional.positions import (
     yarn_frequencies,
 )
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.models.config import PositionConfig, TransformerConfig
-from transformer_jax.models.config_groups import MIXER_KINDS
+from transformer_jax.models.config import MIXER_KINDS, PositionConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Embed, Linear, Norm, apart, fused, side_by_side
 from transformer_jax.models.layers.cache import Cache, KeysValues, LayerCache
 from transformer_jax.models.layers.mixer import make_mixer, slot_size
