@@ -71,8 +71,8 @@ def test_help_lists_the_named_runs_and_the_usual_flags_or_all_flags(command, cap
         assert rows >= (wanted if command == "evaluate" else {"--loop.evaluate-every"})
         return
     assert rows >= {*training.training_runs(command)}
-    assert {"--output", "--config", "--plan", "--resume"} <= rows
-    assert len([row for row in rows if row.startswith("--")]) == 11
+    assert {"--output", "--config", "--plan", "--resume", "--import"} <= rows
+    assert len([row for row in rows if row.startswith("--")]) == 12
     assert out.index("usual flags") < out.index("All flags")
 
 
@@ -82,7 +82,7 @@ def test_usual_flags_are_flags_of_the_run(name, capfd):
         main(["train", name, "--help"])
     usual, every = capfd.readouterr().out.split("╭", 1)
     flags = {line.split()[0] for line in usual.splitlines() if line.startswith("  --")}
-    own = flags - {"--config", "--plan", "--resume"}
+    own = flags - {"--config", "--plan", "--resume", "--import"}
     assert own <= {word.strip(",") for word in every.split()}
 
 

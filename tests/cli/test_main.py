@@ -1,5 +1,6 @@
 """The command line: quick to start, one line for a mistake, the nearest right word."""
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -160,3 +161,10 @@ def test_one_line_out_whatever_the_model_writes(nbest, wanted):
     )
     translation = Translation("source", written)
     assert Translate(run=Path("run"), num_return_sequences=nbest).line(translation) == wanted
+
+
+@pytest.mark.parametrize("words", [["fill-mask"], ["train", "small"], ["resume"], ["launch"]])
+def test_help_lists_the_import_of_a_module_of_ones_own(words, capsys):
+    with contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    assert "--import" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from transformer_jax.core.errors import ConfigError
 __all__ = [
     "COMMANDS",
     "GROUPS",
+    "NOTE",
     "PROGRAM",
     "PROGRAMS",
     "import_modules",
@@ -120,6 +121,7 @@ def with_flags() -> Iterator[tuple[str, Any]]:
 # --- Modules of the user --------------------------------------------------------------------------
 
 _FLAG = "--import"
+NOTE = f"{_FLAG} MODULE imports your Python module first"
 
 
 def import_modules(arguments: Sequence[str]) -> list[str]:
@@ -128,7 +130,7 @@ def import_modules(arguments: Sequence[str]) -> list[str]:
     They are on Python's path or in the working directory.
 
     Args:
-        arguments: The words of a command.
+        arguments: The words of a command; words after ``--`` are left alone.
 
     Returns:
         The words without these flags.
@@ -142,6 +144,8 @@ def import_modules(arguments: Sequence[str]) -> list[str]:
     """
     rest, words = [], iter(arguments)
     for word in words:
+        if word == "--":
+            return [*rest, word, *words]
         flag, given, name = word.partition("=")
         if flag != _FLAG:
             rest.append(word)

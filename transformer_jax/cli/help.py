@@ -22,6 +22,7 @@ _OF_EVERY_RUN = (
     ("--config FILE", "start from the settings in a config.json, which flags override"),
     ("--plan DEVICES", "only compile the run for devices, present or not: h200:8, v5e:2x4"),
     ("--resume", "continue the run if it exists"),
+    ("--import MODULE", "import your Python module first"),
 )
 
 
@@ -58,6 +59,7 @@ def kinds_help(program: str, kinds: Mapping[str, Any]) -> str:
             own.setdefault(columns(rows), []).append(title)
     parts += [f"{', '.join(titles)}:\n{table}" for table, titles in own.items()]
     rows = [row for row in next(iter(flags.values())).items() if row[0] in shared]
+    rows.append(("--import", "Python module of yours to import first."))
     return "\n\n".join([*parts, f"every run:\n{columns(rows)}"])
 
 

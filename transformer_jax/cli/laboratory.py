@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None, environment: Environment = dict
         environment: Facts to store with the figures: the machine, versions, the commit.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: run(given, environment))
+    return guarded(lambda: run(commands.import_modules(given), environment))
 
 
 def run_as_program(environment: Environment = dict) -> None:
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str], environment: Environment = dict) -> int:
 
 def _run(arguments: Sequence[str], environment: Environment) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print((__doc__ or "").rstrip())
+        print(f"{(__doc__ or '').rstrip()}\n\n{commands.NOTE}.")
         return 0 if arguments else 2
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:

@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int | None:
-    if given[:1] != ["launch"]:  # whose processes import them
-        given = import_modules(given)
+    given = import_modules(given)
     if given[:1] and given[0] in old_names.COMMANDS:
         old, given = given[0], [old_names.COMMANDS[given[0]], *given[1:]]
         log.warning("%s is now %s", old, given[0])

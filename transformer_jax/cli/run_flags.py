@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.cli.commands import NOTE
 from transformer_jax.cli.flags import check_flags, flags_of, parse
 from transformer_jax.cli.help import runs_help, usual_help
 from transformer_jax.core.errors import CheckpointError, ConfigError, pasted
@@ -15,11 +16,10 @@ from transformer_jax.core.errors import command as command_line
 from transformer_jax.core.old_names import RUNS, current_flags
 from transformer_jax.recipes.registry import RECIPES, find_run, get_recipe, named_runs, recipe_of
 
-__all__ = ["NOTE", "AskedRun", "asked_run", "near", "parse_flags"]
+__all__ = ["AskedRun", "asked_run", "near", "parse_flags"]
 
 log = logging.getLogger(__name__)
 
-NOTE = "--import MODULE imports your Python module first; --version prints the version."
 
 # Flags that are no settings, and taken before the others: suggested for a misspelled one.
 _OF_EVERY_RUN = ("config", "plan", "resume")
@@ -165,7 +165,11 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     command, known = program.rpartition(" ")[2], flags_of(kind)
     arguments = current_flags(command, arguments, known)
     check_flags(command, known, arguments, program)
-    return parse(kind, program, arguments, default)
+    try:
+        return parse(kind, program, arguments, default)
+    except SystemExit:  # of --help
+        print(f"\n{NOTE}.")
+        raise
 
 
 def near(word: str, known: Iterable[str], program: str) -> str:

@@ -91,7 +91,7 @@ COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: run(given))
+    return guarded(lambda: run(commands.import_modules(given)))
 
 
 def run_as_program() -> None:
@@ -107,7 +107,7 @@ def run(given: Sequence[str]) -> int:
 
 def _run(given: Sequence[str]) -> int:
     if not given or given[0] in ("-h", "--help"):
-        print(HELP)
+        print(f"{HELP}\n\n{commands.NOTE}.")
         return 0
     if given[0] not in COMMANDS:
         raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS, PROGRAM)}")

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax import __version__
-from transformer_jax.cli.commands import COMMANDS as _TEXTS
-from transformer_jax.cli.commands import PROGRAM, import_modules
+from transformer_jax.cli import commands
+from transformer_jax.cli.commands import NOTE, PROGRAM, import_modules
 from transformer_jax.cli.evaluation import evaluate, evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.process import guarded, run_and_leave, run_log, terminated
@@ -23,7 +23,7 @@ from transformer_jax.cli.resuming import (
     resume_flags,
     writing_alone,
 )
-from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
+from transformer_jax.cli.run_flags import asked_run, near, parse_flags
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.runtime import prepare_process
 from transformer_jax.recipes import registry
@@ -130,7 +130,7 @@ def run_as_program(program: TrainingProgram) -> None:
 def _run(program: TrainingProgram, arguments: Sequence[str]) -> int:
     _check_registered(program)
     if not arguments or arguments[0] in _HELP:
-        print(f"{program.doc.rstrip()}\n\n{NOTE}")
+        print(f"{program.doc.rstrip()}\n\n{NOTE}; --version prints the version.")
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(f"{program.program} {__version__}")
@@ -239,8 +239,8 @@ def _help(command: str) -> str:
     program = f"{PROGRAM} {command}"
     if kinds := STARTS.get(command):
         runs = {model: named_runs(*recipes) for model, recipes in kinds.items()}
-        return f"{_TEXTS[command]}\n\n{runs_help(program, runs)}"
-    return f"{_TEXTS[command]}\n\n{kinds_help(program, flag_kinds(command))}"
+        return f"{commands.COMMANDS[command]}\n\n{runs_help(program, runs)}"
+    return f"{commands.COMMANDS[command]}\n\n{kinds_help(program, flag_kinds(command))}"
 
 
 def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
