@@ -142,7 +142,8 @@ def import_modules(arguments: Sequence[str]) -> list[str]:
         >>> import_modules(["train", "small", "--import", "json", "--overwrite"])
         ['train', 'small', '--overwrite']
     """
-    rest, words = [], iter(arguments)
+    rest: list[str] = []
+    words = iter(arguments)
     for word in words:
         if word == "--":
             return [*rest, word, *words]
