@@ -45,7 +45,7 @@ TEXT = {
     "lines of imports, per thousand": Count(76, 75, 60, "30 to 60"),
     "mentions of Any": Count(2697, 1946, 900, "1 to 4 a thousand lines"),
     "parameters run: Any": Count(255, 246, 0),
-    "context variables": Count(5, 7, 1),
+    "context variables": Count(5, 6, 1),
     "Configuration classes": Count(176, 186, 110),
     "their own fields": Count(970, 975, 650, "openpi 26"),
     "names of several files": Count(57, 51, 30),

@@ -8,9 +8,9 @@ import pytest
 
 import transformer_jax as tj
 from tests.cli.conftest import LESSON
-from tests.opened import load_language
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.parallel.placement import loading_on, mesh_of
+from transformer_jax.inference.pretrained import open_pretrained
+from transformer_jax.parallel.placement import mesh_of
 
 MESH = ("--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2")
 
@@ -106,8 +106,5 @@ def test_a_mesh_that_does_not_fit_is_one_line(trained_run, run_command, flags, s
 def test_an_n_gram_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {"kind": "ngram"}}')
     (tmp_path / "tokenizer.json").write_text("{}")
-    with (
-        loading_on(tj.make_mesh(data=8)),
-        pytest.raises(ConfigError, match="n-gram model cannot run on a mesh"),
-    ):
-        load_language(tmp_path)
+    with pytest.raises(ConfigError, match="n-gram model cannot run on a mesh"):
+        open_pretrained(tmp_path, mesh=tj.make_mesh(data=8))

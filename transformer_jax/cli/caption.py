@@ -65,7 +65,9 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
         from transformer_jax.inference.captions import CaptionPredictor
         from transformer_jax.inference.pretrained import open_pretrained
 
-        predictor = CaptionPredictor(open_pretrained(self.run, self.checkpoint, "captioner"))
+        predictor = CaptionPredictor(
+            open_pretrained(self.run, self.checkpoint, "captioner", mesh=self.devices())
+        )
         [paths] = readable_pictures(self, predictor.form.max_pixels, given)
         by_folder = predictor.follows_folder(None, search)
         describe, captioner = self.describe(predictor, by_folder, search), predictor.captioner

@@ -62,7 +62,7 @@ class Classify(PictureFlags, PredictionCommand):
         from transformer_jax.cli.pictures import PICTURE_FAMILIES, classify_pictures
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.devices())
         if facts.kind in PICTURE_FAMILIES:
             return classify_pictures(self, facts)
         self.refuse_skipping("texts")

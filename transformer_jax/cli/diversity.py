@@ -65,7 +65,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         from transformer_jax.cli.request_lines import prompt_lines
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.devices())
         lines = [line for line in prompt_lines(self.file, "FILE") if line.strip()]
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")

@@ -91,7 +91,8 @@ def evaluate(program: str, arguments: Sequence[str], recipes: Sequence[str]) -> 
     from transformer_jax.recipes import driver
 
     with request.loading():
-        return driver.evaluate(request, dataclasses.replace(facts, checkpoint=request.checkpoint))
+        chosen = {"checkpoint": request.checkpoint, "mesh": request.devices()}
+        return driver.evaluate(request, dataclasses.replace(facts, **chosen))
 
 
 def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:

@@ -35,7 +35,7 @@ class FillMask(PredictionCommand):
         from transformer_jax.inference.encoders import check_masks, mask_filler
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.devices())
         check_masks(facts)
         fill = mask_filler(Pretrained.load(facts))
         number = 0

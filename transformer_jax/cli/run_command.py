@@ -3,10 +3,13 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
 
 __all__ = ["MeshFlags", "PictureFlags", "PredictionCommand", "RunCommand"]
 
@@ -65,19 +68,15 @@ class PredictionCommand(RunCommand):
 
     mesh: MeshFlags = MeshFlags()
 
-    @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Context manager: loads the command's runs onto its mesh.
+    def devices(self) -> "Mesh | None":
+        """Returns the mesh of the command's models; None is the default device.
 
         Raises:
             ConfigError: The mesh needs more devices than there are.
         """
-        with super().loading():
-            if self.mesh == MeshFlags():
-                yield
-                return
-            from transformer_jax.parallel.placement import inference_mesh, loading_on
-            from transformer_jax.parallel.settings import MeshConfig
+        if self.mesh == MeshFlags():
+            return None
+        from transformer_jax.parallel.placement import inference_mesh
+        from transformer_jax.parallel.settings import MeshConfig
 
-            with loading_on(inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))):
-                yield
+        return inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))

@@ -50,7 +50,7 @@ class Score(LanguageFlags, PredictionCommand):
             missing = "--source" if self.source is None else "--target"
             raise ConfigError(f"{missing} is missing: a translation is scored line by line")
         readers = ("encoder-decoder", "decoder", "ngram")
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.devices())
         kind = facts.require(*readers)
         pair = self.source is not None and self.target is not None
         if kind != "encoder-decoder" and (self.from_language or self.to):

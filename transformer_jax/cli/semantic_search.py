@@ -53,7 +53,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         from transformer_jax.cli.pictures import search_pictures
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.devices())
         if facts.kind == "two-tower":
             return search_pictures(self, facts)
         if self.images is not None:

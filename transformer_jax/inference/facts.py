@@ -15,6 +15,8 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from transformer_jax.data.chat.template import ChatTemplate
     from transformer_jax.data.preparation import Preparation
     from transformer_jax.data.tokenizer import Tokenizer
@@ -120,6 +122,7 @@ class Facts:
         task_fields: The stored task of a fine-tuned model, or None.
         family: The family of a Hugging Face folder, and its model as one of the family.
         checkpoint: Name of the checkpoint: ``best``, ``last``, a step, or ``average:N``.
+        mesh: The devices on which its parameters are loaded; None is the default device.
         files: The reader of checkpoint and tokenizer; None once the parameters are loaded.
     """
 
@@ -134,6 +137,7 @@ class Facts:
     task_fields: Any
     family: "tuple[ModelFamily, Model] | None"
     checkpoint: str = "best"
+    mesh: "Mesh | None" = None
     files: "RunDirectory | None" = None
 
     @property

@@ -15,11 +15,7 @@ from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.facts import Facts
-from transformer_jax.inference.pretrained import (
-    chosen_checkpoint,
-    read_facts,
-)
-from transformer_jax.parallel.placement import loading_mesh, loading_on
+from transformer_jax.inference.pretrained import chosen_checkpoint, read_facts
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.runs.config_guard import changed_config
 from transformer_jax.runs.manifest import is_optimizer_file
@@ -185,12 +181,12 @@ def load(
     if engine_cache is not None and (url := url_of(engine_cache)) is not None:
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
-    with changed, loading_on(mesh):
+    with changed:
         if task is not None and not isinstance(task, str):
             if engine != "jax":
                 raise ConfigError("engine: your own tasks run on JAX: leave it out")
-            return _of_task(folder, task, str(checkpoint))
-        facts = read_facts(folder, str(checkpoint))
+            return _of_task(folder, task, str(checkpoint), mesh)
+        facts = read_facts(folder, str(checkpoint), mesh)
         if engine == "ctranslate2":
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 runs on one CPU: leave it out")
@@ -222,7 +218,7 @@ def _in_engine(
     )
 
 
-def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
+def _of_task(path: Path, task: "Task", checkpoint: str, mesh: Mesh | None) -> Any:
     """Returns the predictor of a task."""
     from transformer_jax.training.task import Task
 
@@ -237,7 +233,7 @@ def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
     from transformer_jax.training.trained_model import load_model
 
     which, average = chosen_checkpoint(checkpoint)
-    found = load_model(task, path, which, average=average, mesh=loading_mesh())
+    found = load_model(task, path, which, average=average, mesh=mesh)
     RunDirectory(path).read_config()  # refuses a changed configuration
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
     if found.manifest.get("tokenizer") != tokenizer:

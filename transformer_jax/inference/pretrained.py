@@ -67,19 +67,22 @@ def open_directory(path: str | os.PathLike[str]) -> RunDirectory:
     return RunDirectory.open(path)
 
 
-def read_facts(path: str | os.PathLike[str], checkpoint: str = "best") -> Facts:
+def read_facts(
+    path: str | os.PathLike[str], checkpoint: str = "best", mesh: "Mesh | None" = None
+) -> Facts:
     """Reads what is known of a run directory or a Hugging Face folder without its parameters.
 
     Args:
         path: The folder, local or on an object store.
         checkpoint: Name of the checkpoint, see :func:`chosen_checkpoint`; checked when it is
             loaded.
+        mesh: The devices on which it is loaded; None is the default device.
 
     Raises:
         CheckpointError: There is no model, ``config.json`` is damaged or was changed after
             training, or it does not describe a model of this library.
     """
-    return facts_of(open_directory(path), checkpoint)
+    return dataclasses.replace(facts_of(open_directory(path), checkpoint), mesh=mesh)
 
 
 def facts_of(run: RunDirectory, checkpoint: str = "best") -> Facts:
@@ -193,7 +196,6 @@ class Pretrained:
         cls,
         facts: Facts,
         *kinds: str,
-        mesh: "Mesh | None" = None,
         change: Callable[[Any], Any] = lambda config: config,
     ) -> "Pretrained":
         """Loads the parameters, and everything else that uses of the model read.
@@ -201,19 +203,15 @@ class Pretrained:
         Args:
             facts: What is known without parameters.
             *kinds: The allowed families; none allows all.
-            mesh: The devices of the parameters; None is the mesh of :func:`.loading_on`.
             change: Function that changes the configuration; the parameters must still fit.
 
         Raises:
             ConfigError: The model is of another family; the message names the command for it.
             CheckpointError: The files are damaged or do not match.
         """
-        from transformer_jax.parallel.placement import loading_mesh
-
-        mesh = loading_mesh() if mesh is None else mesh
         if facts.kind == "ngram":
             facts.require(*(kinds or ("ngram",)))
-            return cls(dataclasses.replace(facts, files=None), *_counts(facts, mesh))
+            return cls(dataclasses.replace(facts, files=None), *_counts(facts))
         which, average = chosen_checkpoint(facts.checkpoint)
         facts.require(*(kinds or (facts.kind,)))
         config: ModelConfig = change(facts.layers)
@@ -238,6 +236,7 @@ class Pretrained:
         graph, shapes = nnx.split(model)
         params, other = loaded.params, "by config.json: they belong to different runs"
         check_parameters(facts.source, nnx.to_pure_dict(shapes), params, other)
+        mesh = facts.mesh
         placed = jax.device_put(params) if mesh is None else shard_parameters(graph, params, mesh)
         return cls(
             dataclasses.replace(facts, files=None, config=config),
@@ -342,7 +341,10 @@ class Pretrained:
 
 
 def open_pretrained(
-    path: str | os.PathLike[str], checkpoint: str = "best", *kinds: str
+    path: str | os.PathLike[str],
+    checkpoint: str = "best",
+    *kinds: str,
+    mesh: "Mesh | None" = None,
 ) -> Pretrained:
     """Opens the model of a run directory or a Hugging Face folder.
 
@@ -350,22 +352,23 @@ def open_pretrained(
         path: The folder, local or on an object store.
         checkpoint: Name of the checkpoint, see :func:`chosen_checkpoint`.
         *kinds: The allowed families; none allows all.
+        mesh: The devices of the parameters; None is the default device.
 
     Raises:
         ConfigError: The model is of another family; the message names the command for it.
         CheckpointError: There is no model, or its files are damaged or do not match.
     """
-    return Pretrained.load(read_facts(path, checkpoint), *kinds)
+    return Pretrained.load(read_facts(path, checkpoint, mesh), *kinds)
 
 
-def _counts(facts: Facts, mesh: "Mesh | None") -> tuple["NgramModel", "Tokenizer"]:
+def _counts(facts: Facts) -> tuple["NgramModel", "Tokenizer"]:
     """Loads an n-gram model and its tokenizer."""
     from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.models.ngram import NgramModel
 
     if facts.checkpoint not in ("best", "last"):
         raise ConfigError(f"{facts.source}: an n-gram model has no steps: leave checkpoint out")
-    if mesh is not None:
+    if facts.mesh is not None:
         raise ConfigError(f"{facts.source}: an n-gram model cannot run on a mesh: leave mesh out")
     try:
         tokenizer = facts.tokenizer

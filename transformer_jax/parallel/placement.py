@@ -1,10 +1,9 @@
 """Models in use on the devices of a mesh: parameters, programs, and rows of batches."""
 
 import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -29,8 +28,6 @@ from transformer_jax.parallel.sharding import num_batch_shards, shardings
 __all__ = [
     "MeshProgram",
     "inference_mesh",
-    "loading_mesh",
-    "loading_on",
     "mesh_of",
     "prepare_for_decoding",
     "prepared",
@@ -42,8 +39,6 @@ __all__ = [
 # The static part of a model, and its parameters in nested dictionaries.
 Split: TypeAlias = tuple[nnx.GraphDef, PyTree]
 Model = TypeVar("Model", bound=nnx.Module)
-
-_mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
 
 
 def inference_mesh(config: MeshConfig) -> Mesh | None:
@@ -65,26 +60,6 @@ def inference_mesh(config: MeshConfig) -> Mesh | None:
     devices, needed = jax.devices(), math.prod(sizes)
     fits = min(sizes) >= 1 and needed <= len(devices)
     return make_mesh(config, devices[:needed] if fits else devices)
-
-
-@contextlib.contextmanager
-def loading_on(mesh: Mesh | None) -> Iterator[None]:
-    """Context manager: loads models of runs onto a mesh; None is the default device."""
-    token = _mesh.set(mesh)
-    try:
-        yield
-    finally:
-        _mesh.reset(token)
-
-
-def loading_mesh() -> Mesh | None:
-    """Returns the mesh of :func:`loading_on`.
-
-    Example:
-        >>> loading_mesh() is None
-        True
-    """
-    return _mesh.get()
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:

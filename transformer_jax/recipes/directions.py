@@ -16,6 +16,8 @@ from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.scored_texts import beam_search, choose_words
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.evaluation.directions import DirectionScores, TranslateTexts, Way
@@ -69,7 +71,7 @@ def evaluate_directions(request: Any, facts: "Facts", given: Mapping[str, Pairs]
 
     _check_picture(request.similarity)
     run, languages = settings_of(facts), _languages_of(facts)
-    other = None if request.supervised is None else _read_supervised(request.supervised, run)
+    other = _read_supervised(request, run, facts.mesh)
     ways: dict[Direction, Sequence[Way]] = {}
     for name in request.directions:
         direction = Direction.parse(name, "--directions")
@@ -107,8 +109,8 @@ def _check_picture(path: Path | None) -> None:
         raise ConfigError(f"--similarity {path}: the name ends in {', '.join(SUFFIXES)}")
 
 
-def _read_supervised(path: str, run: Any) -> "Facts":
-    """Returns the facts of the run to compare with.
+def _read_supervised(request: DirectionFlags, run: Any, mesh: "Mesh | None") -> "Facts | None":
+    """Returns the facts of the run to compare with, or None.
 
     Raises:
         ConfigError: Only one of the runs lower-cases its texts.
@@ -116,7 +118,9 @@ def _read_supervised(path: str, run: Any) -> "Facts":
     from transformer_jax.inference.pretrained import read_facts
     from transformer_jax.recipes.driver import settings_of
 
-    facts = read_facts(path)
+    if (path := request.supervised) is None:
+        return None
+    facts = read_facts(path, mesh=mesh)
     other = settings_of(facts)
     if other.data.read.lowercase != run.data.read.lowercase:
         raise ConfigError(

@@ -231,7 +231,7 @@ def compare_models(request: Any, facts: Facts) -> int:
             raise ConfigError(f"{request.run}: has no test or validation text: give --text")
     report = Report(request.run)
     for path in (request.run, *request.compare):
-        other = facts if path == request.run else read_facts(path)
+        other = facts if path == request.run else read_facts(path, mesh=facts.mesh)
         model: Any = Pretrained.load(other, "decoder", "ngram").language()
         stores = build_stores(_read_texts_run(other), other.reader, chosen)
         report.add(path, evaluate_texts(model, stores))

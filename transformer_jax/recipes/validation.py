@@ -38,11 +38,10 @@ def validate(
         CheckpointError: The checkpoint does not exist, or is damaged.
     """
     from transformer_jax.inference.pretrained import chosen_checkpoint
-    from transformer_jax.parallel.placement import loading_mesh
     from transformer_jax.parallel.sharding import num_batch_shards
     from transformer_jax.training.validation import validate_checkpoint
 
-    mesh, unit = loading_mesh(), run.training.row_unit
+    mesh, unit = request.devices(), run.training.row_unit
     shards = 1 if mesh is None else num_batch_shards(mesh)
     if unit % shards:
         raise ConfigError(
