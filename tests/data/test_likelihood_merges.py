@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_jax.data.likelihood_merges import join_subwords, likelihood_merges
+from transformer_jax.data.backends import join_subwords, likelihood_merges
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 
 LECTURE = {"aa": 4, "ab": 2, "cd": 2}

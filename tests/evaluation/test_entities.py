@@ -5,7 +5,7 @@ import random
 import pytest
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.evaluation.entities import entities, entity_f1, marks_entities
+from transformer_jax.evaluation.classification import entities, entity_f1, marks_entities
 
 TAGS = ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B")
 

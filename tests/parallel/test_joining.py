@@ -54,7 +54,7 @@ def test_an_address_is_host_and_port(address):
 JOIN = (
     "import jax; jax.config.update('jax_platforms', 'cpu')\n"
     "from transformer_jax.cli.process import guarded, leave\n"
-    "from transformer_jax.parallel.mesh import initialize\n"
+    "from transformer_jax.parallel.coordinator import initialize\n"
     "from transformer_jax.parallel.settings import DistributedConfig\n"
     "import sys; address, rank = sys.argv[1:]\n"
     "config = DistributedConfig(address, 2, int(rank), initialization_timeout_seconds=2)\n"

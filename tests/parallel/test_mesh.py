@@ -6,10 +6,10 @@ import pytest
 from jax.sharding import AxisType
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.parallel import mesh
+from transformer_jax.parallel import coordinator
+from transformer_jax.parallel.coordinator import initialize
 from transformer_jax.parallel.mesh import (
     devices_of,
-    initialize,
     is_main_process,
     local_rows,
     make_mesh,
@@ -111,7 +111,7 @@ def test_flags_that_contradict_are_refused(config, message):
 def test_flags_reach_jax(monkeypatch):
     seen = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: seen.update(k, where=a))
-    monkeypatch.setattr(mesh, "wait_for_coordinator", lambda *a: seen.update(waited=a))
+    monkeypatch.setattr(coordinator, "wait_for_coordinator", lambda *a: seen.update(waited=a))
     assert initialize(DistributedConfig("a:1", 2, 1, num_local_devices=3))
     assert seen["waited"] == ("a:1", "distributed.coordinator_address", 300)
     assert seen["where"] == ("a:1", 2, 1)

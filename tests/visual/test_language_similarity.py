@@ -4,7 +4,7 @@ import pytest
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.evaluation.similarity import Similarity
-from transformer_jax.visual.language_similarity import plot_similarity
+from transformer_jax.visual.charts import plot_similarity
 
 
 def draw(path, retrieval=0.5):

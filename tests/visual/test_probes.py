@@ -1,6 +1,6 @@
 """Pictures of probes (row H21)."""
 
-from transformer_jax.visual.probes import BEST, LAYER, plot_probes
+from transformer_jax.visual.charts import BEST, LAYER, plot_probes
 
 ROWS = {"layer 0 (embeddings)": 0.5, "layer 1": 0.9, "sum of last 1": 0.7}
 

@@ -16,7 +16,7 @@ from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.tokenizer_kind import TokenizerKind, VocabSize
 
 if TYPE_CHECKING:
-    from transformer_jax.data.compression import Compression
+    from transformer_jax.data.coverage import Compression
 
 __all__ = ["CompareTokenizers"]
 
@@ -52,7 +52,7 @@ class CompareTokenizers(RunCommand):
         train = self.lines(self.file, "FILE")
         test = train if self.test is None else self.lines(self.test, "--test")
         from transformer_jax.core.task_progress import show_progress
-        from transformer_jax.data.compression import compression
+        from transformer_jax.data.coverage import compression
         from transformer_jax.data.tokenizer import train_tokenizer
 
         rows: dict[str, Compression] = {}

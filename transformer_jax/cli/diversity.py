@@ -138,7 +138,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
             }
             write_json("--json", self.json, {"lines": list(lines), "ways": content})
         if self.output is not None:
-            from transformer_jax.visual.diversity import plot_diversity
+            from transformer_jax.visual.charts import plot_diversity
 
             with writing("--output", self.output):
                 plot_diversity(self.output, rows, self.number)

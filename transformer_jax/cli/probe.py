@@ -97,7 +97,7 @@ class Probe(LanguageFlags, PredictionCommand):
         if cut := vectors.counts["cut"]:
             note(f"{plural(cut, 'sentence')} truncated to {plural(vectors.length, 'token')}")
         if self.output is not None:
-            from transformer_jax.visual.probes import plot_probes
+            from transformer_jax.visual.charts import plot_probes
 
             with writing("--output", self.output):
                 plot_probes(dict(rows), self.output, guess=(guess, share), title=str(self.file))

@@ -113,7 +113,7 @@ def resume(program: str, arguments: Sequence[str]) -> int:
         arguments: The run directory and flags.
     """
     from transformer_jax.inference.pretrained import open_directory
-    from transformer_jax.parallel.mesh import initialize
+    from transformer_jax.parallel.coordinator import initialize
     from transformer_jax.runs.config_guard import changed_config
 
     Resume = resume_flags()

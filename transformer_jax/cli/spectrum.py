@@ -29,7 +29,7 @@ class Spectrum(RunCommand):
 
         check_file("--output", self.output, SUFFIXES)
         from transformer_jax.inference.merging import kernel_changes
-        from transformer_jax.visual.adapter_spectrum import plot_spectra, spectra
+        from transformer_jax.visual.charts import plot_spectra, spectra
 
         changes, rank = kernel_changes(self.run, self.checkpoint)
         found = spectra(changes, rank)

@@ -173,7 +173,8 @@ def _train(program: TrainingProgram, command: str, arguments: Sequence[str]) -> 
     # Slow imports follow; the process number is unknown before them.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)
-    from transformer_jax.parallel.mesh import broadcast_json, initialize
+    from transformer_jax.parallel.coordinator import initialize
+    from transformer_jax.parallel.mesh import broadcast_json
 
     initialize(run.distributed)
     agree(command, run)

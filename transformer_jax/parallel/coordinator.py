@@ -13,15 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from transformer_jax.core.errors import ConfigError, UserError
+from transformer_jax.parallel.settings import DistributedConfig
 
 __all__ = [
     "ProcessLaunch",
     "bind_address",
     "check_port",
     "find_launch",
+    "initialize",
     "is_loopback",
     "joining",
     "keep_collectives_local",
@@ -431,3 +433,103 @@ def joining(said: str, seconds: float | int) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
+    """Joins this process to the others of its run, before any device is used; False if alone.
+
+    Settings come from flags, or else from the launcher (:func:`find_launch`). A single
+    process does nothing.
+
+    Raises:
+        ConfigError: Some of the flags (or launcher variables) without the others, or out of range;
+            or process 0 does not answer in time. If other processes do not join in time, the
+            process ends with one line and exit code 2.
+    """
+    flags = {
+        "distributed.coordinator_address": config.coordinator_address,
+        "distributed.num_processes": config.num_processes,
+        "distributed.process_id": config.process_id,
+    }
+    launch: ProcessLaunch | None
+    if all(value is None for value in flags.values()):
+        launch = find_launch(os.environ)
+        if launch is None:
+            return False
+        if launch.address is not None:
+            _check_processes(dict(zip(launch.names, launch[1:4], strict=True)))
+    else:
+        _check_processes(flags)
+        address, number, process = flags.values()
+        launch = ProcessLaunch(
+            "flags", cast(str, address), cast(int, number), cast(int, process), names=tuple(flags)
+        )
+    if launch.num_processes == 1:
+        return False
+    number, local = config.num_local_devices, launch.local_devices
+    if number is not None:
+        if local is not None and len(local) == 1:
+            raise ConfigError(
+                f"distributed.num_local_devices is {number}: {launch.launcher} gives each process "
+                f"of a machine one device: leave it out"
+            )
+        local = tuple(range(number))
+    _join(launch, local, config)
+    return True
+
+
+def _join(launch: ProcessLaunch, local: tuple[int, ...] | None, config: DistributedConfig) -> None:
+    """Joins the other processes, or reports which of them is missing."""
+    import jax
+
+    seconds, address, name = config.initialization_timeout_seconds, launch.address, launch.names[0]
+    began = time.monotonic()
+    bind = None  # leaves it to JAX
+    if address is not None and launch.one_machine:
+        address = on_loopback(address, name)
+    if launch.one_machine or (address is not None and is_loopback(address, name)):
+        keep_collectives_local()
+    if "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
+        if address is None:
+            bind = launcher_bind_address(seconds, one_machine=launch.one_machine)
+        elif launch.process_id == 0:
+            bind = bind_address(address, name)
+    if address is not None and launch.process_id == 0:
+        check_port(address, bind or os.environ["JAX_COORDINATOR_BIND_ADDRESS"], name)
+    elif address is not None:
+        wait_for_coordinator(address, name, seconds)
+    many = "the processes" if address is None else f"the {launch.num_processes} processes"
+    where = launch.launcher if address is None else f"{address} ({name})"
+    said = (
+        f"not all of {many} joined process 0 by {where} within {seconds} s: start them all, with "
+        f"the same address, or wait longer with --distributed.initialization-timeout-seconds"
+    )
+    with joining(said, max(1.0, seconds - (time.monotonic() - began))):
+        jax.distributed.initialize(
+            address,
+            launch.num_processes,
+            launch.process_id,
+            local_device_ids=None if local is None else list(local),
+            heartbeat_timeout_seconds=config.heartbeat_timeout_seconds,
+            initialization_timeout=seconds + 60,  # later than our own timeout
+            # None detects the launcher.
+            cluster_detection_method=None if address is None else "deactivate",
+            coordinator_bind_address=bind,
+        )
+
+
+def _check_processes(values: Mapping[str, Any]) -> None:
+    missing = [name for name, value in values.items() if value is None]
+    if missing:
+        present = [name for name, value in values.items() if value is not None]
+        raise ConfigError(
+            f"{', '.join(present)} given without {', '.join(missing)}: several processes need all "
+            f"three, a single one none"
+        )
+    (_, address), (many, processes), (which, process) = values.items()
+    if ":" not in address:
+        raise ConfigError(f"the coordinator is {address!r}: it must be host:port")
+    if processes < 1 or not 0 <= process < processes:
+        raise ConfigError(
+            f"{which} is {process} of {many} {processes}: allowed are 0 to {max(processes - 1, 0)}"
+        )

@@ -259,7 +259,7 @@ def _compare(
     """Writes the picture of the similarity of encoder states, and returns the values."""
     from transformer_jax.evaluation.similarity import parallel_similarity
     from transformer_jax.inference.encoder_means import EncoderMeans
-    from transformer_jax.visual.language_similarity import plot_similarity
+    from transformer_jax.visual.charts import plot_similarity
 
     means = EncoderMeans(translator)
     found: dict[str, dict[tuple[str, str], Similarity]] = {}

@@ -15,9 +15,8 @@ from tests.conftest import SWEEP_SEED
 from tests.data.chat.test_template import conversation
 from tests.tokenizer_kinds import KINDS, tokenizer_of
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.chat import encoding, rendered_tokens
-from transformer_jax.data.chat.encoding import ChatEncoder
-from transformer_jax.data.chat.rendered_tokens import MarkedRenderer, PartTokenizer
+from transformer_jax.data.chat import encoding
+from transformer_jax.data.chat.encoding import ChatEncoder, MarkedRenderer, PartTokenizer
 from transformer_jax.data.chat.store import build_chats
 from transformer_jax.data.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.inference.chat_session import fit_messages
@@ -79,9 +78,9 @@ CASES += [(kind, flags) for kind in ("llama", "metaspace", "bpe") for flags in F
 @pytest.mark.parametrize(("kind", "flags"), CASES, ids=[" ".join(case) for case in CASES])
 def test_tokens_and_answers_are_those_of_each_prefix(monkeypatch, kind, flags):
     monkeypatch.setattr(encoding, "_MOST", 8)
-    monkeypatch.setattr(rendered_tokens, "_CHUNK", 40)
-    monkeypatch.setattr(rendered_tokens, "_TOGETHER", 90)
-    monkeypatch.setattr(rendered_tokens, "_AT_ONCE", 3)
+    monkeypatch.setattr(encoding, "_CHUNK", 40)
+    monkeypatch.setattr(encoding, "_TOGETHER", 90)
+    monkeypatch.setattr(encoding, "_AT_ONCE", 3)
     tokenizer, draw = tokenizer_of(kind, **FLAGS[flags]), random.Random(f"{SWEEP_SEED} {kind}")
     refused = 0
     for number, (name, template) in enumerate(sorted(TEMPLATES.items())):
@@ -146,7 +145,7 @@ def talk(count, roles=("user", "assistant")):
 def work(monkeypatch):
     """Characters that were rendered and tokenized."""
     counts = {"rendered": 0, "tokenized": 0}
-    render, encode = MarkedRenderer.render, rendered_tokens.open_backend
+    render, encode = MarkedRenderer.render, encoding.open_backend
 
     def counting(self, messages, **variables):
         counts["rendered"] += sum(len(message["content"]) for message in messages)

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[3]
 # Every socket of the process that listens, by the tables of the kernel.
 PROGRAM = """
 import json, os, re
-from transformer_jax.parallel.mesh import initialize, sync_global_devices
+from transformer_jax.parallel.coordinator import initialize
+from transformer_jax.parallel.mesh import sync_global_devices
 assert initialize()
 import jax
 assert jax.device_count() == 2

@@ -55,7 +55,7 @@ class Processes:
 def child_environment(
     environ: Mapping[str, str], processes: Processes, rank: int, port: int
 ) -> dict[str, str]:
-    """Returns a process's variables, with which :func:`.launchers.find_launch` joins it to others.
+    """Returns a process's variables, with which :func:`.find_launch` joins it to others.
 
     Args:
         environ: Variables of the launcher.

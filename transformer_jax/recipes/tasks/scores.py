@@ -18,9 +18,15 @@ from transformer_jax.data.labeled import (
     place_of,
 )
 from transformer_jax.evaluation.answers import squad_scores
-from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
+from transformer_jax.evaluation.classification import (
+    accuracy,
+    entity_f1,
+    f1,
+    macro_f1,
+    marks_entities,
+    matthews_corrcoef,
+)
 from transformer_jax.evaluation.correlation import pearson, spearman
-from transformer_jax.evaluation.entities import entity_f1, marks_entities
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 
 __all__ = ["MEASURES", "aligned", "measure", "measures_of", "table", "write_scores"]
