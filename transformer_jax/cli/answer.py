@@ -32,8 +32,6 @@ class Answer(PredictionCommand):
     """Number of answers per question, including "no answer"."""
     max_answer_len: Annotated[int, Range(1, 100_000)] = 30
     """Maximum length of an answer in tokens."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints one row per answer, the best first.

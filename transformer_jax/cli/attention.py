@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -26,7 +26,7 @@ _OTHERS = {"speech": "a speech recognizer", "captioner": "a captioner"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention(AttentionFlags, LanguageFlags, RunCommand):
+class Attention(AttentionFlags, LanguageFlags, CheckpointCommand):
     """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]
@@ -46,8 +46,6 @@ class Attention(AttentionFlags, LanguageFlags, RunCommand):
     """Plot all layers."""
     json: bool = False
     """Also write the weights as JSON, with the suffix .json."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Writes the files, and prints the translation if there is one."""

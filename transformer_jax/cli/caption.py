@@ -51,8 +51,6 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
     picture, a plot is also written, with the suffix .png."""
     batch_size: Annotated[int, Range(1, 65_536)] = 32
     """Maximum number of pictures in a batch."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     sample: bool = False
     """Sample instead of beam search."""
 

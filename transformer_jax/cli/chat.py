@@ -52,8 +52,6 @@ class Chat(ChatFlags, PredictionCommand):
     adapter's or the model's own."""
     system: str | None = None
     """System prompt."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     context: int | None = None
     """Context length in tokens; may exceed that of training if the positions allow it."""
     rope_interpolation: bool = False

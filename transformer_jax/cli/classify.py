@@ -53,8 +53,6 @@ class Classify(PictureFlags, PredictionCommand):
     most probable first; a text without any label has an empty line."""
     buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
     """Number of lines to read and sort by length at a time: more is faster; 1 at a terminal."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Classifies lines until the input ends."""

@@ -50,8 +50,6 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
     chooses by the script of the texts."""
     seed: Seed = 0
     """Random seed for sampling."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     show: Amount = 0
     """Number of lines whose texts are printed."""
     json: OutputPath | None = None

@@ -33,8 +33,6 @@ class Doctor(PredictionCommand):
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     output: OutputPath | None = None
     """Output file of all figures, with versions, device and checksum of the parameters (JSON)."""
 

@@ -43,8 +43,6 @@ class Embed(LanguageFlags, PictureFlags, PredictionCommand):
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
     buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
     """Number of lines to read at a time, and to hold in memory."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Writes the file, and prints a summary line."""

@@ -28,8 +28,6 @@ class Evaluate(PredictionCommand):
 
     run: tyro.conf.Positional[str]
     """The run directory."""
-    checkpoint: str = "best"
-    """best, last, a step, or average:N (the mean of the last N)."""
     output: OutputPath | None = None
     """Output file: texts, one per line, or scores as JSON."""
 

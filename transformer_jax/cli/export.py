@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.output_files import draft_folder, replace_folder, restore_folder
@@ -38,7 +38,7 @@ WRITTEN = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Export(RunCommand):
+class Export(CheckpointCommand):
     """Export a trained model to Hugging Face, CTranslate2 or StableHLO, or adapters to PEFT."""
 
     run: tyro.conf.Positional[Path]
@@ -49,8 +49,6 @@ class Export(RunCommand):
     """hf: config.json and model.safetensors for transformers. peft: the adapters of a run, without
     the base, for PEFT. ctranslate2: a model for that engine. stablehlo: programs that JAX runs
     without this library."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Data type of the weights, for hf; None is that of the original checkpoint, or else
     float32."""

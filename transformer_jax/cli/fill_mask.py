@@ -26,8 +26,6 @@ class FillMask(PredictionCommand):
     """Texts with at least one [MASK]; without any, the lines of standard input."""
     top: Count = 5
     """Number of predictions per mask."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""

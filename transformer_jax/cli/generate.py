@@ -68,8 +68,6 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
     generation_config: Literal["native", "hf"] = "native"
     """hf: decode like generate() of transformers; settings that are None come from the checkpoint's
     generation config."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     batch_size: int = 32
     """Maximum number of prompts in a batch."""
     prompt_lookup_num_tokens: int = 0

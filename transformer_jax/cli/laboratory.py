@@ -17,6 +17,7 @@ to it as JSON. COMMAND --help lists the settings.
 """
 
 import dataclasses
+import importlib
 import os
 import shlex
 import sys
@@ -42,11 +43,6 @@ from transformer_jax.laboratory.settings import (
 
 __all__ = [
     "COMMANDS",
-    "Gradients",
-    "Lengths",
-    "Recall",
-    "Rewards",
-    "Scales",
     "main",
     "run",
     "run_as_program",
@@ -57,45 +53,41 @@ PROGRAM = f"{commands.PROGRAM} laboratory"
 Environment = Callable[[], dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Recall(RecallSettings):
-    """Accuracy of recalling a symbol, by the distance to it in positions."""
-
-    output: OutputPath = Path("runs/laboratory/recall.png")  # the picture: .png, .svg or .html
-
-
-@dataclasses.dataclass(frozen=True)
-class Gradients(GradientSettings):
-    """Norm of the gradient of the last state, by the distance to an input in positions."""
-
-    output: OutputPath = Path("runs/laboratory/gradients.png")  # the picture: .png, .svg or .html
+def _command(name: str, settings: type, doc: str) -> type:
+    """Returns the dataclass of an experiment's flags: its settings, and the file of its picture."""
+    picture = {"help": "the picture: .png, .svg or .html"}
+    output = dataclasses.field(default=Path(f"runs/laboratory/{name}.png"), metadata=picture)
+    made = dataclasses.make_dataclass(
+        name.capitalize(), [("output", OutputPath, output)], bases=(settings,), frozen=True
+    )
+    made.__doc__ = doc
+    return made
 
 
-@dataclasses.dataclass(frozen=True)
-class Lengths(LengthSettings):
-    """Accuracy and BLEU of recurrent translators, by the length of the sentence."""
-
-    output: OutputPath = Path("runs/laboratory/lengths.png")  # the picture: .png, .svg or .html
-
-
-@dataclasses.dataclass(frozen=True)
-class Rewards(RewardSettings):
-    """Reward and KL divergence of policies trained on rewards, with and without a KL budget."""
-
-    output: OutputPath = Path("runs/laboratory/rewards.png")  # the picture: .png, .svg or .html
-
-
-@dataclasses.dataclass(frozen=True)
-class Scales(ScaleSettings):
-    """Variance of attention scores and gradient of their softmax, with and without scaling."""
-
-    output: OutputPath = Path("runs/laboratory/scales.png")  # the picture: .png, .svg or .html
-
-
-COMMANDS: dict[str, Any] = {
-    "recall": Recall, "gradients": Gradients, "lengths": Lengths, "rewards": Rewards,
-    "scales": Scales,
-}  # fmt: skip
+# The settings of each experiment, a function of that name in a module of that name, and its help.
+_EXPERIMENTS: dict[str, tuple[type, str]] = {
+    "recall": (
+        RecallSettings,
+        "Accuracy of recalling a symbol, by the distance to it in positions.",
+    ),
+    "gradients": (
+        GradientSettings,
+        "Norm of the gradient of the last state, by the distance to an input in positions.",
+    ),
+    "lengths": (
+        LengthSettings,
+        "Accuracy and BLEU of recurrent translators, by the length of the sentence.",
+    ),
+    "rewards": (
+        RewardSettings,
+        "Reward and KL divergence of policies trained on rewards, with and without a KL budget.",
+    ),
+    "scales": (
+        ScaleSettings,
+        "Variance of attention scores and gradient of their softmax, with and without scaling.",
+    ),
+}
+COMMANDS = {name: _command(name, *one) for name, one in _EXPERIMENTS.items()}
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment = dict) -> int:
@@ -142,7 +134,7 @@ def _run(arguments: Sequence[str], environment: Environment) -> int:
     begun = time.monotonic()
     say(f"{name}: starting")
     prepare_process()
-    figures = _measure(asked)
+    figures = _measure(name, asked)
     from transformer_jax.cli.describe import plain_table
 
     head, *rows = figures.table()
@@ -162,25 +154,9 @@ def _run(arguments: Sequence[str], environment: Environment) -> int:
     return 0
 
 
-def _measure(asked: Any) -> Any:
-    """Returns the figures of a command; without ``output``, settings are the same as in Python."""
-    plain = lambda kind: kind(**{f.name: getattr(asked, f.name) for f in dataclasses.fields(kind)})
-    if isinstance(asked, Recall):
-        from transformer_jax.laboratory.recall import recall
-
-        return recall(plain(RecallSettings), say=say)
-    if isinstance(asked, Gradients):
-        from transformer_jax.laboratory.gradients import gradients
-
-        return gradients(plain(GradientSettings), say=say)
-    if isinstance(asked, Rewards):
-        from transformer_jax.laboratory.rewards import rewards
-
-        return rewards(plain(RewardSettings), say=say)
-    if isinstance(asked, Scales):
-        from transformer_jax.laboratory.scales import scales
-
-        return scales(plain(ScaleSettings), say=say)
-    from transformer_jax.laboratory.lengths import lengths
-
-    return lengths(plain(LengthSettings), say=say)
+def _measure(name: str, asked: Any) -> Any:
+    """Returns the figures of an experiment; without ``output``, settings are those of Python."""
+    settings, _ = _EXPERIMENTS[name]
+    plain = settings(**{f.name: getattr(asked, f.name) for f in dataclasses.fields(settings)})
+    measure = getattr(importlib.import_module(f"transformer_jax.laboratory.{name}"), name)
+    return measure(plain, say=say)

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
 
@@ -14,7 +14,7 @@ __all__ = ["Merge"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Merge(RunCommand):
+class Merge(CheckpointCommand):
     """Merge adapters into the weights that they change, or extract the base of a run."""
 
     run: tyro.conf.Positional[Path]
@@ -24,8 +24,6 @@ class Merge(RunCommand):
     """Run directory to create, with equivalent plain weights."""
     adapter: Path | None = None
     """Adapter to merge into the base: a folder in PEFT's format, or a run trained on that base."""
-    checkpoint: str = "best"
-    """Checkpoint of the run: best, last, a step number, or average:N (mean of the last N)."""
     unmerge: bool = False
     """Write the base without the adapters instead, bit for bit as it was."""
     overwrite: bool = False

@@ -48,8 +48,6 @@ class Probe(LanguageFlags, PredictionCommand):
     """Output file of the picture: .png, .svg or .html."""
     limit: Annotated[int, Range(2)] = 10_000
     """Maximum number of training and of held-out examples, taken from the start."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints and plots the held-out accuracy of each layer."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import Count, Range, Seed
 from transformer_jax.core.errors import ConfigError, DataError, plural, were
 from transformer_jax.evaluation.few_shot import (
@@ -35,7 +35,7 @@ LIMIT = 300  # queries of a built-in task
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompt(RunCommand):
+class Prompt(CheckpointCommand):
     """Few-shot evaluation: accuracy with 0, 1, 2 ... demonstrations in the prompt."""
 
     run: tyro.conf.Positional[Path]
@@ -72,8 +72,6 @@ class Prompt(RunCommand):
     """Write one JSON object per number of demonstrations."""
     show: bool = False
     """Print a prompt with the most demonstrations, and its answer, on standard error."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints a row per number of demonstrations, as soon as it is evaluated."""

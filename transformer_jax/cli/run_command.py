@@ -11,7 +11,7 @@ from transformer_jax.core.errors import ConfigError
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-__all__ = ["MeshFlags", "PictureFlags", "PredictionCommand", "RunCommand"]
+__all__ = ["CheckpointCommand", "MeshFlags", "PictureFlags", "PredictionCommand", "RunCommand"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,14 @@ class RunCommand(Configuration, group="--"):
 
         with changed_config(self.allow_changed_config):
             yield
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointCommand(RunCommand):
+    """A command that reads the parameters of a run."""
+
+    checkpoint: str = "best"
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +71,7 @@ class MeshFlags(Configuration, group="mesh"):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictionCommand(RunCommand):
+class PredictionCommand(CheckpointCommand):
     """A command that computes with the model of a run, on one device or on a mesh."""
 
     mesh: MeshFlags = MeshFlags()

@@ -32,9 +32,6 @@ SamplingFlags: Any = generation_flags(
 class SamplingCommand(SamplingFlags, PredictionCommand):
     """A command that samples completions of prompts."""
 
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
-
     def requests(
         self, facts: "Facts", prompts: "list[Prompt]", samples: int
     ) -> "list[GenerationRequest]":

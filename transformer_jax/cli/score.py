@@ -39,8 +39,6 @@ class Score(LanguageFlags, PredictionCommand):
     """Score the file as one text instead of line by line."""
     tokens: bool = False
     """Add a column with the log-probability of every token."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints one row per line, and one for the corpus."""

@@ -45,8 +45,6 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
     pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], or the first token ([CLS]). None is the
     pooling of a sentence encoder's own configuration, and else the mean."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints the most similar lines or pictures with their similarity, in descending order."""

@@ -6,22 +6,20 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import check_file, writing, wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import OutputPath
 
 __all__ = ["Spectrum"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum(RunCommand):
+class Spectrum(CheckpointCommand):
     """Print and draw the singular values of the weight changes by a run's adapters."""
 
     run: tyro.conf.Positional[Path]
     """Run directory with adapters (trained with --lora.rank)."""
     output: OutputPath | None = None
     """Output file of the picture: .png, .svg or .html."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints a line per linear map, and writes the picture."""

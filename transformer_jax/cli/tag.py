@@ -29,8 +29,6 @@ class Tag(PredictionCommand):
     """Sentences with blanks between words; without any, the lines of standard input."""
     columns: bool = False
     """Print one word per line with tag and probability; an empty line ends a sentence."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Tags lines until the input ends."""

@@ -30,8 +30,6 @@ class Transcribe(SearchFlags, PredictionCommand):
     tab, a line end and a backslash)."""
     batch_size: Annotated[int, Range(1, 65_536)] = 32
     """Maximum number of recordings in a batch."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Writes one line per recording, in input order."""

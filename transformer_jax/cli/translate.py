@@ -62,8 +62,6 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
     generation_config: Literal["native", "hf"] = "native"
     """hf: decode like generate() of transformers; settings that are None come from the checkpoint's
     generation config."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     batch_size: int | None = None
     """Maximum number of lines in a batch; default 32, without beams 128."""
     buffer_size: int = 4096

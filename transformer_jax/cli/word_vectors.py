@@ -32,8 +32,6 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
     """Output file of a page (.html)."""
     top: Count = 5
     """Number of words with the highest attention to print."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Prints cosines by layer for pairs of sentences, and the words with most attention."""
