@@ -57,7 +57,7 @@ def changed_run(sealed_run, tmp_path):
 def test_all_commands_are_here():
     assert {name for name, kind in COMMANDS.items() if issubclass(kind, RunCommand)} == {*ARGUMENTS}
     others = {"verify", "convert", "launch", "complexity", "report", "analogy", "most-similar",
-              "completion", "bpe-merges", "lecture"}  # fmt: skip
+              "completion", "bpe-merges", "lecture", "glue"}  # fmt: skip
     assert {*COMMANDS} - {*ARGUMENTS} == others
 
 
@@ -168,6 +168,6 @@ def test_a_group_that_is_no_object_is_named(sealed_run, tmp_path, run_command, g
 
 
 def test_groups_of_groups_are_read(tmp_path):
-    (tmp_path / "config.json").write_text('{"data": {"read": {"lowercase": true}}}')
-    assert RunDirectory(tmp_path).group("data", "read") == {"lowercase": True}
+    (tmp_path / "config.json").write_text('{"data": {"read": {"text_pair": "b"}}}')
+    assert RunDirectory(tmp_path).group("data", "read") == {"text_pair": "b"}
     assert RunDirectory(tmp_path).group("nothing", "here") == {}

@@ -73,8 +73,8 @@ def test_current_names_of_settings_of_runs_exist():
 
 def test_every_earlier_setting_is_read_under_its_current_name():
     for old, new in old_names.SETTINGS.items():
-        assert old_names.current_settings(nested(old, 3)) == nested(new, 3)
-        assert old_names.current_settings(nested(new, 3)) == nested(new, 3)
+        assert old_names.current_config(nested(old, 3)) == nested(new, 3)
+        assert old_names.current_config(nested(new, 3)) == nested(new, 3)
 
 
 def test_every_earlier_value_is_read_as_its_current_one():
@@ -82,7 +82,7 @@ def test_every_earlier_value_is_read_as_its_current_one():
     for path, values in old_names.VALUES.items():
         for old, new in values.items():
             for name in {path, earlier.get(path, path)}:
-                assert old_names.current_settings(nested(name, old)) == nested(path, new)
+                assert old_names.current_config(nested(name, old)) == nested(path, new)
                 arguments = old_names.current_flags("train", [flag(name), old], [])
                 assert arguments == [flag(path), new]
 
@@ -182,12 +182,12 @@ WORDS = st.text("abdehiltw_.", max_size=5)  # "width" and "tied" among them
 
 @given(st.dictionaries(WORDS, st.none() | WORDS | st.integers(0, 9), max_size=4))
 def test_other_settings_stay_as_they_are(config):
-    assert old_names.current_settings({"other": config}) == {"other": config}
+    assert old_names.current_config({"other": config}) == {"other": config}
 
 
 def test_a_setting_under_both_names_is_left_for_the_reader_to_refuse():
     both = {"model": {"width": 4, "d_model": 8}}
-    assert old_names.current_settings(both) == both
+    assert old_names.current_config(both) == both
 
 
 def test_a_run_that_has_a_setting_not_yet_keeps_what_it_did(tmp_path):

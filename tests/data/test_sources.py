@@ -12,7 +12,7 @@ import tyro
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.core.old_names import earlier_settings
+from transformer_jax.core.old_names import current_config
 from transformer_jax.data.aligned import find_misalignment
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.data.images.tables import read_images
@@ -293,7 +293,7 @@ def test_a_run_of_earlier_versions_holds_out_what_it_held_out():
     train, valid = hold_out(pairs, 10, "source")
     assert (len(train), len(valid)) == (190, 10)
     read = {"fields": None, "lowercase": False}
-    assert earlier_settings({"data": {"read": read}})["data"]["read"] == read | {
+    assert current_config({"data": {"read": read}})["data"]["read"] == read | {
         "normalization": "none",
         "grouped_by": "source",
     }

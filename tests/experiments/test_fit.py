@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.errors import DataError
-from transformer_jax.core.old_names import earlier_settings
+from transformer_jax.core.old_names import current_config
 from transformer_jax.data import coverage
 from transformer_jax.data.coverage import text_coverage
 from transformer_jax.data.labeled import LabeledSplits
@@ -260,7 +260,7 @@ def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):
 def test_the_settings_of_a_run_allow_it(monkeypatch, tmp_path):
     run = RUNS["small"][1]
     assert run.tokenizer == TokenizerConfig(vocab_size=None)
-    old = earlier_settings({"tokenizer": {"kind": "bpe"}})["tokenizer"]
+    old = current_config({"tokenizer": {"kind": "bpe"}})["tokenizer"]
     assert (old["allow_unknown"], old["allow_lossy"]) == (True, True)
     monkeypatch.setattr(driver, "load_tokenizer", lambda run, directory: None)
     monkeypatch.setattr(driver.checks, "check_rows", lambda run: None)

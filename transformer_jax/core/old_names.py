@@ -19,11 +19,10 @@ __all__ = [
     "RUNS",
     "SETTINGS",
     "VALUES",
+    "current_config",
     "current_flags",
     "current_keys",
     "current_metrics",
-    "current_settings",
-    "earlier_settings",
 ]
 
 Value = TypeVar("Value")
@@ -233,17 +232,30 @@ METRICS: dict[str, str] = {
 ITEMS: dict[str, str] = {"average": "ema_params"}
 
 
-def current_settings(config: Mapping[str, Json], prefix: str = "") -> dict[str, Json]:
-    """The settings of a run, nested by group, under their current names.
+def current_config(config: Mapping[str, Json]) -> dict[str, Json]:
+    """The fields of a ``config.json`` of any version as this version writes them.
 
-    A setting that is there under both names keeps the current one, beside the earlier one, which
-    readers then refuse as unknown.
+    Settings have their current names and values; a setting that is newer than the file has the
+    value that keeps the results of the run. A setting that is there under both names keeps the
+    current one, beside the earlier one, which readers then refuse as unknown.
 
     Example:
-        >>> current_settings({"model": {"width": 8, "positions": {"kind": "rotary"}}})
+        >>> current_config({"model": {"width": 8, "positions": {"kind": "rotary"}}})
         {'model': {'d_model': 8, 'positions': {'kind': 'rope'}}}
+        >>> current_config({"align": {"method": "dpo", "reference": None}})["align"]["truncation"]
+        'row'
+        >>> current_config({"align": {"method": "grpo"}})
+        {'align': {'method': 'grpo'}}
     """
-    found: dict[str, Json] = {}
+    fields = _renamed(config)
+    for path, (beside, value) in LATER.items():
+        *groups, name = path.split(".")
+        fields = _completed(fields, groups, beside, {name: value})
+    return fields
+
+
+def _renamed(config: Mapping[str, Json], prefix: str = "") -> dict[str, Json]:
+    fields: dict[str, Json] = {}
     for name, value in config.items():
         path = prefix + name
         new = SETTINGS.get(path, path)
@@ -251,27 +263,11 @@ def current_settings(config: Mapping[str, Json], prefix: str = "") -> dict[str, 
         if new != path and ("." in last or last in config):
             new, last = path, name
         if isinstance(value, Mapping):
-            value = current_settings(value, f"{new}.")
+            value = _renamed(value, f"{new}.")
         elif isinstance(value, str):
             value = VALUES.get(new, {}).get(value, value)
-        found[last] = value
-    return found
-
-
-def earlier_settings(settings: Mapping[str, Json]) -> dict[str, Json]:
-    """Returns the settings of a stored run, with those that its version did not have yet.
-
-    Example:
-        >>> earlier_settings({"align": {"method": "dpo", "reference": None}})["align"]["truncation"]
-        'row'
-        >>> earlier_settings({"align": {"method": "grpo"}})
-        {'align': {'method': 'grpo'}}
-    """
-    found = dict(settings)
-    for path, (beside, value) in LATER.items():
-        *groups, name = path.split(".")
-        found = _completed(found, groups, beside, {name: value})
-    return found
+        fields[last] = value
+    return fields
 
 
 def _completed(

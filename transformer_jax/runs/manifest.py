@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from transformer_jax.core.errors import CheckpointError, no_such_run, plural
 from transformer_jax.core.json_types import Json
-from transformer_jax.core.old_names import ITEMS, current_settings
+from transformer_jax.core.old_names import ITEMS, current_config
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.core.storage.copies import EXPORTS, Storage, storage_of
 from transformer_jax.data.files import open_file, read_file
@@ -281,7 +281,7 @@ def read(directory: Path) -> Manifest:
             f"{path}: has schema {schema}, this version reads up to {SCHEMA}: install a newer one"
         )
     if isinstance(fields.get("config"), dict):
-        fields["config"] = current_settings(fields["config"])
+        fields["config"] = current_config(fields["config"])
     if isinstance(fields.get("tree"), dict):
         fields["tree"] = {_current_path(name): leaf for name, leaf in fields["tree"].items()}
     return fields

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, install, plural
-from transformer_jax.core.old_names import current_metrics, current_settings
+from transformer_jax.core.old_names import current_config, current_metrics
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.data.files import read_file
 from transformer_jax.runs.checkpoint_score import MetricsLine, step_of
@@ -117,7 +117,7 @@ def _until(lines: Sequence[_Line], start: int) -> list[_Line]:
 def _sentence_objective(config: Path) -> str:
     """Returns the sentence objective of a run, which earlier names of metrics omitted."""
     try:
-        masking = current_settings(json.loads(read_file(config, 1 << 24)))["masking"]
+        masking = current_config(json.loads(read_file(config, 1 << 24)))["masking"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return "nsp"
     return str(masking.get("sentence_objective", "nsp")) if isinstance(masking, dict) else "nsp"

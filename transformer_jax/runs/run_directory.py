@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, no_such_run
-from transformer_jax.core.old_names import current_settings, earlier_settings
+from transformer_jax.core.old_names import current_config
 from transformer_jax.core.output_files import draft_folder, is_draft, replace_folder, restore_folder
 from transformer_jax.core.storage.urls import draft_place, with_urls, working_copy
 from transformer_jax.data.files import read_file
@@ -71,13 +71,8 @@ def how_to_continue(path: str | os.PathLike[str]) -> str:
 
 
 def stored_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run in the fields of its ``config.json``.
-
-    A setting that is newer than the run gets the value that preserves its results.
-    """
-    return {
-        name: value for name, value in earlier_settings(fields).items() if name not in _NO_SETTINGS
-    }
+    """Returns the settings of a run in the fields of its ``config.json``."""
+    return {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
 
 
 class RunDirectory:
@@ -265,7 +260,7 @@ class RunDirectory:
         """
         from transformer_jax.runs.config_guard import refuse_changed
 
-        fields = current_settings(self._read(self.config))
+        fields = current_config(self._read(self.config))
         if check:
             refuse_changed(self.config, fields, self.path)
         return fields
