@@ -1,9 +1,9 @@
 """Groups of sequences that are generated together, with settings for each row of the batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
@@ -96,7 +96,7 @@ def row_settings(
         1 + (sequence.request.min_new_tokens or 0) - len(sequence.tokens) for sequence in sequences
     ]
     # By processor: function of a request to its value, and a value without effect.
-    given: dict[str, tuple[str, list[Any], float | int]] = {
+    given: dict[str, tuple[str, Sequence[float | None], float | int]] = {
         "repetition_penalty": ("repetition", each("repetition_penalty"), 1.0),
         "no_repeat_ngram_size": ("ngram", each("no_repeat_ngram_size"), 0),
         "min_length": ("min_length", shortest, 0),
@@ -106,7 +106,7 @@ def row_settings(
         "min_p": ("min_p", each("min_p"), 0.0),
     }
 
-    def column(numbers: list[Any], nothing: float | int) -> np.ndarray:
+    def column(numbers: Sequence[float | None], nothing: float | int) -> np.ndarray:
         numbers = [nothing if number is None else number for number in numbers]
         dtype = np.int32 if isinstance(nothing, int) else np.float32
         return np.array([*numbers, *[nothing] * (rows - len(numbers))], dtype)
@@ -134,8 +134,8 @@ def sampling_keys(
     for row, sequence in enumerate(sequences):
         seeds[row] = sequence.request.seed % 2**32
         numbers[row], samples[row] = sequence.request.number or 0, sequence.sample
-    return jax.vmap(_row_key)(seeds, numbers, samples)
+    return jax.vmap(_row_key)(*map(jnp.asarray, (seeds, numbers, samples)))
 
 
-def _row_key(seed: Any, number: Any, sample: Any) -> Key[Array, ""]:
+def _row_key(seed: Array, number: Array, sample: Array) -> Key[Array, ""]:
     return jax.random.fold_in(jax.random.fold_in(key_for(seed, "sampling"), number), sample)

@@ -1,6 +1,6 @@
 """Beam search: one step of all beams, and the texts of the finished hypotheses."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from transformer_jax.decoding.logits_processors import StepContext, process_logi
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.decoding.search_state import Hypotheses, SearchResult, SearchState
 from transformer_jax.functional import logits as functional
+from transformer_jax.models.protocol import Extendable
 
 __all__ = ["advance_beams", "read_back"]
 
@@ -43,7 +44,7 @@ class _Ways(NamedTuple):
 
 
 def advance_beams(
-    model: Any,
+    model: Extendable,
     state: SearchState,
     logits: Float[Array, "R V"],
     at: StepContext,
@@ -240,7 +241,7 @@ def _admit(
     both = jnp.concatenate([old.scores, scores], axis=1)
     scores, where = functional.top_k_of_rows(both, plan.kept)
 
-    def pick(before: Any, new: Any) -> Any:
+    def pick(before: Array, new: Array) -> Array:
         return jnp.take_along_axis(jnp.concatenate([before, new], axis=1), where, axis=1)
 
     return Hypotheses(
@@ -254,7 +255,7 @@ def _admit(
     )
 
 
-def _penalty(values: SearchValues, length: Any) -> Any:
+def _penalty(values: SearchValues, length: Array) -> Array:
     """Returns the divisors of totals, for one length or a length per row: [1 1] or [B 1]."""
     if values.penalties is None:
         return jnp.ones((1, 1))
@@ -274,7 +275,7 @@ def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> Sea
         there = there & (best.scores > plan.missing_score)
     lengths = jnp.where(there, best.lengths, 0)
 
-    def back(beams, at):
+    def back(beams: Array, at: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         t, parents, tokens = at
         # The last token was written at step t = length - 1, after the beam that it continues.
         inside = t < lengths - 1
@@ -282,6 +283,7 @@ def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> Sea
         token = jnp.where(t == lengths - 1, best.last, token)
         return jnp.where(inside, jnp.take_along_axis(parents, beams, axis=1), beams), token
 
+    assert state.parents is not None, "several beams"
     trail = (jnp.arange(len(state.tokens)), state.parents, state.tokens)
     _, tokens = lax.scan(back, best.beams, trail, reverse=True)
     finite = lambda x: jnp.where(broken, jnp.nan, x)

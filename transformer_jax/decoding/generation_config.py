@@ -171,7 +171,7 @@ class GenerationConfig(Configuration, group=""):
             ...
             transformer_jax.core.errors.ConfigError: num_beam is not a setting of generation; ...
         """
-        cls: Any = type(self)
+        cls: type = type(self)
         kinds = field_types(cls)
         for name in settings:
             if name not in kinds:

@@ -7,12 +7,13 @@ from typing import Any, get_args
 
 from transformer_jax.core.config_fields import field_types
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.decoding.generation_config import GenerationConfig
 
 __all__ = ["from_generation_config"]
 
 # Settings that change the result of greedy or beam search, with values that do not.
-LACKING: dict[str, tuple[Any, ...]] = {
+LACKING: dict[str, tuple[Json, ...]] = {
     "assistant_ensemble_weight": (),
     "constraints": (),
     "dola_layers": (),
@@ -35,7 +36,7 @@ PASSED_OVER = {
 }
 
 
-def from_generation_config(fields: Mapping[str, Any]) -> GenerationConfig:
+def from_generation_config(fields: Mapping[str, Json]) -> GenerationConfig:
     """Returns the settings of a ``generation_config.json``, or of an older ``config.json``.
 
     Settings that affect only sampling, speed or additional outputs are ignored. ``do_sample`` is
@@ -52,7 +53,7 @@ def from_generation_config(fields: Mapping[str, Any]) -> GenerationConfig:
         >>> from_generation_config({"eos_token_id": 2, "num_beams": 4, "forced_eos_token_id": 2})
         GenerationConfig(...num_beams=4...forced_eos_token_id=(2,)...finishing='hf'...)
     """
-    given = {name: value for name, value in fields.items() if value is not None}
+    given: dict[str, Json] = {name: value for name, value in fields.items() if value is not None}
     for name, harmless in LACKING.items():
         if name in given and given[name] not in harmless:
             raise ConfigError(
@@ -71,7 +72,7 @@ def from_generation_config(fields: Mapping[str, Any]) -> GenerationConfig:
 
 TOKENS, LIST = "a token id or a list of them", "a list of token ids"
 # Descriptions of valid values, by name or else by type.
-FORMS: dict[Any, str] = {
+FORMS: dict[str | type, str] = {
     "eos_token_id": TOKENS,
     "forced_eos_token_id": TOKENS,
     "early_stopping": "true, false or 'never'",
@@ -86,7 +87,7 @@ FORMS: dict[Any, str] = {
 }
 
 
-def _read(name: str, value: Any, kind: Any) -> Any:
+def _read(name: str, value: Json, kind: object) -> object:
     """Converts a value of a JSON file to the field's type."""
     try:
         match name:
@@ -97,12 +98,12 @@ def _read(name: str, value: Any, kind: Any) -> Any:
             case "bad_words_ids":
                 return tuple(_ids(run) for run in _listed(value))
             case "sequence_bias":
-                pairs = value.items() if isinstance(value, Mapping) else _listed(value)
+                pairs = value.items() if isinstance(value, Mapping) else map(_pair, _listed(value))
                 # Of a sequence given twice, the last counts.
                 runs = {_ids(run): _number(bias) for run, bias in pairs}
                 return tuple(runs.items())
             case "exponential_decay_length_penalty":
-                start, base = _listed(value)
+                start, base = _pair(value)
                 return _whole(start), _number(base)
             case "early_stopping":
                 if value != "never" and not isinstance(value, bool):
@@ -119,31 +120,36 @@ def _read(name: str, value: Any, kind: Any) -> Any:
         raise ConfigError(f"{name} is {reprlib.repr(value)}: allowed is {allowed}") from None
 
 
-def _base(kind: Any) -> type:
+def _base(kind: object) -> type:
     """The first type of a union, or of a type with ranges."""
     while not isinstance(kind, type):
         kind = get_args(kind)[0]
     return kind
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _listed(value: Json) -> Sequence[Json]:
     """A list from a JSON file; text and objects are iterable too, but mean something else."""
     if not isinstance(value, list | tuple):
         raise TypeError
     return value
 
 
-def _ids(value: Any) -> tuple[int, ...]:
+def _pair(value: Json) -> tuple[Json, Json]:
+    first, second = _listed(value)
+    return first, second
+
+
+def _ids(value: Json) -> tuple[int, ...]:
     return tuple(_whole(token) for token in _listed(value))
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != value:
+def _whole(value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value:
         raise ValueError
     return int(value)
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool | str) or not math.isfinite(value):
+def _number(value: Json) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     return float(value)

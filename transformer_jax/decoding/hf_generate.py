@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jaxtyping import Bool, Float, Int, PyTree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.numerics import refuse_nonfinite
@@ -18,7 +19,7 @@ from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
 from transformer_jax.decoding.search_state import PromptContext, SearchResult
 from transformer_jax.decoding.windows import round_up
-from transformer_jax.parallel.placement import prepared, split_model
+from transformer_jax.parallel.placement import ModelOrSplit, prepared, split_model
 
 __all__ = ["HFGenerationOutput", "HFGenerator"]
 
@@ -33,12 +34,14 @@ class HFGenerationOutput(NamedTuple):
 class _Batch(NamedTuple):
     """Prompts as inputs of a program."""
 
-    ids: Any  # [B S], padded on the right to a compiled length
-    real: Any  # [B S], True for ids that are not padding
-    width: Any  # [], number of columns in use
-    rows: Any  # [B], True for rows in use
-    start: Any  # [], the decoder's start token
-    images: Any = None  # [B height width C], normalized pixels, which are then the encoder's input
+    ids: PyTree  # [B S], padded on the right to a compiled length
+    real: PyTree  # [B S], True for ids that are not padding
+    width: PyTree  # [], number of columns in use
+    rows: PyTree  # [B], True for rows in use
+    start: PyTree  # [], the decoder's start token
+    images: PyTree = (
+        None  # [B height width C], normalized pixels, which are then the encoder's input
+    )
 
 
 class HFGenerator:
@@ -57,7 +60,7 @@ class HFGenerator:
 
     def __init__(
         self,
-        model: Any,
+        model: ModelOrSplit,
         generation_config: GenerationConfig,
         *,
         others: Sequence[GenerationConfig] = (),
@@ -77,9 +80,9 @@ class HFGenerator:
             ConfigError: A config names a token missing from the model, or lacks a required one.
         """
         graph, params = split_model(model)
-        model = nnx.merge(graph, params)
-        model_config = model.config
-        self.encodes = hasattr(model, "encoded")
+        merged = nnx.merge(graph, params)
+        model_config = merged.config
+        self.encodes = hasattr(merged, "encoded")
         self.vocab = model_config.vocab_size  # input vocabulary
         self.written_vocab = (
             model_config.decoder_vocab_size if self.encodes else None
@@ -95,7 +98,7 @@ class HFGenerator:
     def generate(
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
-        mask: Any = None,
+        mask: ArrayLike | None = None,
         generation_config: GenerationConfig | None = None,
     ) -> HFGenerationOutput:
         """Returns continuations of prompts, or outputs for the inputs of an encoder.
@@ -115,7 +118,7 @@ class HFGenerator:
     def submit(
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
-        mask: Any = None,
+        mask: ArrayLike | None = None,
         generation_config: GenerationConfig | None = None,
         images: Float[np.ndarray, "B height width C"] | None = None,
     ) -> Callable[[], HFGenerationOutput]:
@@ -167,8 +170,8 @@ class HFGenerator:
         real: Bool[np.ndarray, "B S"],
         config: GenerationConfig,
         lengths: tuple[int, int],
-        images: Any,
-    ) -> tuple[Any, Any, Any]:
+        images: np.ndarray | None,
+    ) -> tuple[Array, Array, Array]:
         """Starts the search for at most as many prompts as a program takes.
 
         ``lengths`` are the known tokens of a text, and the most that it may have.
@@ -208,11 +211,11 @@ class HFGenerator:
         params: PyTree,
         batch: _Batch,
         values: SearchValues,
-        most: Any,
+        most: Array,
         *,
         plan: SearchPlan,
         steps: int,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Array, Array, Array]:
         """Returns tokens with prompts ``[B M W]``, numbers of new tokens, and scores ``[B M]``."""
         ids, real, width, rows, start, images = batch
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
@@ -232,7 +235,9 @@ class HFGenerator:
         found = search_prompts(model, aligned, plan, values, length=steps, context=context)
         return _whole(found, context, plan, values)
 
-    def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
+    def _rows(
+        self, ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]]
+    ) -> Int[np.ndarray, "B S"]:
         """Converts prompts to an array.
 
         Raises:
@@ -254,7 +259,7 @@ class HFGenerator:
             )
         return rows.astype(np.int32)
 
-    def _real(self, ids: Int[np.ndarray, "B S"], mask: Any) -> Bool[np.ndarray, "B S"]:
+    def _real(self, ids: Int[np.ndarray, "B S"], mask: ArrayLike | None) -> Bool[np.ndarray, "B S"]:
         """Marks the tokens of each row that are not padding.
 
         Raises:
@@ -318,7 +323,7 @@ class HFGenerator:
 
 def _whole(
     found: SearchResult, context: PromptContext, plan: SearchPlan, values: SearchValues
-) -> tuple[Any, Any, Any]:
+) -> tuple[Array, Array, Array]:
     """Returns texts after their prompts, as rows, with their lengths and ranking scores."""
     tokens, count = context.tokens.astype(jnp.int32), found.tokens.shape[2]
     whole = jnp.pad(tokens, ((0, 0), (0, count)))
@@ -330,7 +335,7 @@ def _whole(
 
 
 def _output(
-    pending: Sequence[Any], config: GenerationConfig, count: int, known: int
+    pending: Sequence[tuple[Array, Array, Array]], config: GenerationConfig, count: int, known: int
 ) -> HFGenerationOutput:
     """Returns the texts of ``count`` prompts of ``known`` tokens; waits for the device."""
     tokens, written, scores = (

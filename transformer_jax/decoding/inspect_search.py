@@ -1,11 +1,11 @@
 """Detailed views of a search: all texts, and the tree of beam search."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.beam_tree import BeamTree, LiveBeams, beam_tree
@@ -33,7 +33,7 @@ class BeamSearch(NamedTuple):
     values: SearchValues
     length: int
 
-    def run(self, program: Any, **options: Any) -> Any:
+    def run(self, program: Callable[..., PyTree], **options: object) -> PyTree:
         """Runs a program, such as :attr:`.Programs.search`."""
         settings = {"plan": self.plan, "values": self.values, "length": self.length}
         return program(self.params, self.prompts, **settings, **options)
@@ -70,7 +70,7 @@ class BeamSearcher(Protocol):
 
 
 def scorer_after(
-    ids: Sequence[int], logits: Callable[[np.ndarray], Any], context: int, params: PyTree
+    ids: Sequence[int], logits: Callable[..., Array], context: int, params: PyTree
 ) -> Scorer:
     """Returns the function from continuations of a prompt, with any first token, to logits.
 

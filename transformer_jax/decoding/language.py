@@ -4,7 +4,7 @@ import collections
 import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ from transformer_jax.decoding.windowed_generation import ContextTextGenerator, T
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.models.adapters import choose_rows
 from transformer_jax.models.layers.basic import check_indices
-from transformer_jax.parallel.placement import prepared, round_up_rows, split_model
+from transformer_jax.parallel.placement import ModelOrSplit, prepared, round_up_rows, split_model
 
 __all__ = ["DecoderLanguageModel"]
 
@@ -50,7 +50,7 @@ class DecoderLanguageModel(ContextTextGenerator):
 
     def __init__(
         self,
-        model: Any,
+        model: ModelOrSplit,
         tokenizer: TextTokenizer,
         *,
         start: TextStart | None = None,
@@ -205,7 +205,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                     length = window.stop - window.start
                     yield (i, window), TeacherForced(*(array[row, :length] for array in out))
 
-    def _chosen(self, adapters: Sequence[str | None], rows: int) -> Any:
+    def _chosen(self, adapters: Sequence[str | None], rows: int) -> PyTree:
         """Returns the parameters with the index of each row's adapter; spare rows use none."""
         if not self.adapters:
             return self.params
@@ -303,7 +303,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         For a single text, only tokens that are not in the kept cache are read, if they fit into it.
         """
         read, length = prompts.tokens.shape[1], round_up(most, self.shapes.caches)
-        how: dict[str, Any] = {"plan": settings[0], "values": settings[1], "length": length}
+        how: dict[str, object] = {"plan": settings[0], "values": settings[1], "length": length}
         shared = 0 if kept is None else kept.shared(seen[0])
         more = seen[0][shared:]
         width = round_up(len(more), self.shapes.lengths)

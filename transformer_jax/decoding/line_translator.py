@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.coverage import unknown_texts
@@ -13,7 +13,7 @@ from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
-from transformer_jax.decoding.partial_text import GenerationSequence
+from transformer_jax.decoding.partial_text import GenerationSequence, Source
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, Translation
 from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer, frame_of
@@ -209,7 +209,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
 
     def encode(
         self, lines: Sequence[str], frames: Sequence[Frame] | None = None, earlier: int = 0
-    ) -> tuple[list[Any], list[bool]]:
+    ) -> tuple[Sequence[Source], list[bool]]:
         """Returns each line's framed ids, and whether it was cut; ``earlier`` lines precede them.
 
         Args:
@@ -334,7 +334,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
     def _sequence(
         self,
         line: str,
-        source: Any,
+        source: Source,
         frame: Frame,
         config: GenerationConfig,
         *,

@@ -5,11 +5,11 @@ changes nothing.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.functional import logits as functional
@@ -24,10 +24,10 @@ class StepContext(NamedTuple):
     length: Int[Array, ""]  # columns of ``text`` in use: prompt and written tokens
     ends: Bool[Array, " V"]  # which tokens end a text
     last: Bool[Array, "R 1"] | None = None  # rows at their limit, which may end at any length
-    text: Any = None  # [R W], prompt and written tokens
-    starts: Any = None  # [R], the first column of each row that is not padding
-    source: Any = None  # [R S], the input of the encoder or decoder
-    width: Any = None  # [], columns of ``source`` in use
+    text: PyTree = None  # [R W], prompt and written tokens
+    starts: PyTree = None  # [R], the first column of each row that is not padding
+    source: PyTree = None  # [R S], the input of the encoder or decoder
+    width: PyTree = None  # [], columns of ``source`` in use
 
 
 def process_logits(
@@ -144,59 +144,73 @@ def _back(tokens: Int[Array, "R W"], length: Int[Array, ""], back: int) -> Int[A
     return jnp.take(tokens, jnp.maximum(length - back, 0), axis=1)
 
 
-def _forbid(x, which):
+def _forbid(x: Array, which: Array) -> Array:
     return jnp.where(which, -jnp.inf, x)
 
 
-def _encoder_repetition_penalty(x, at, values, plan):
+def _encoder_repetition_penalty(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     here = (jnp.arange(at.source.shape[1]) < at.width)[None]
     seen = jnp.broadcast_to(here, at.source.shape)
     return functional.repetition_penalty(x, at.source, seen, values.encoder_repetition)
 
 
-def _repetition_penalty(x, at, values, plan):
+def _repetition_penalty(x: Array, at: StepContext, values: SearchValues, plan: SearchPlan) -> Array:
     columns = jnp.arange(at.text.shape[1])[None]
     seen = (columns >= at.starts[:, None]) & (columns < at.length)
     return functional.repetition_penalty(x, at.text, seen, values.repetition)
 
 
-def _no_repeat_ngram_size(x, at, values, plan):
+def _no_repeat_ngram_size(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     source = (at.text, at.length)
     return forbid_repeated_ngrams(x, source, at.text, at.length, values.ngram, plan.ngram)
 
 
-def _encoder_no_repeat_ngram_size(x, at, values, plan):
+def _encoder_no_repeat_ngram_size(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     source, n = (at.source, at.width), values.encoder_ngram
     return forbid_repeated_ngrams(x, source, at.text, at.length, n, plan.encoder_ngram)
 
 
-def _min_length(x, at, values, plan):
+def _min_length(x: Array, at: StepContext, values: SearchValues, plan: SearchPlan) -> Array:
     early = (at.written + 1 < values.min_length).reshape(-1, 1)
     early = early if at.last is None else early & ~at.last
     return _forbid(x, early & at.ends[None])
 
 
-def _forced_eos_token_id(x, at, values, plan):
+def _forced_eos_token_id(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     forced = jnp.where(values.forced_last, 0.0, -jnp.inf)[None]
     here = values.forced_last.any() & (at.written == values.at_last)
     return jnp.where(here, forced, x)
 
 
-def _remove_invalid_values(x, at, values, plan):
+def _remove_invalid_values(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     least = jnp.finfo(jnp.float32).min
     return jnp.where(values.finite, jnp.nan_to_num(x, neginf=least), x)
 
 
-def _exponential_decay_length_penalty(x, at, values, plan):
+def _exponential_decay_length_penalty(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     gain = jnp.abs(x) * values.decay[at.written]
     return x + jnp.where(at.ends[None] & jnp.isfinite(x), gain, 0.0)
 
 
-def _begin_suppress_tokens(x, at, values, plan):
+def _begin_suppress_tokens(
+    x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
+) -> Array:
     return _forbid(x, (values.begin_suppressed & (at.length == values.first))[None])
 
 
-_PROCESSORS: dict[str, Callable[[Any, StepContext, SearchValues, SearchPlan], Any]] = {
+_PROCESSORS: dict[str, Callable[[Array, StepContext, SearchValues, SearchPlan], Array]] = {
     "sequence_bias": lambda x, at, values, plan: sequence_bias(
         x, at.text, at.length, values.biased, values.biases
     ),

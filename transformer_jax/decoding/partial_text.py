@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
+import numpy as np
 from jaxtyping import PyTree
 
 from transformer_jax.decoding.generation_config import NEW_TOKENS
@@ -13,10 +14,14 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 __all__ = [
     "GenerationSequence",
     "KeptContext",
+    "Source",
     "continuation_text",
     "stable_prefix",
     "truncate_at_stop",
 ]
+
+# The input of an encoder: tokens, or features of each position.
+Source: TypeAlias = Sequence[int] | np.ndarray
 
 
 @dataclasses.dataclass
@@ -139,7 +144,7 @@ class GenerationSequence:
     prompt_ids: list[int]  # including the model's start token; empty with an encoder
     tokenizer: TextTokenizer
     prompt_text: str  # the text of ``prompt_ids``
-    source: Any = ()  # input of an encoder: tokens, or features of each position
+    source: Source = ()  # input of an encoder
     begins: tuple[int, ...] = ()  # first tokens of a target, which are not part of its text
     end_tokens: tuple[int, ...] | None = None  # any ends the text; None uses the tokenizer's
     limit: int = NEW_TOKENS  # largest number of tokens in the text

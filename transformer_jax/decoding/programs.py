@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from transformer_jax.decoding.search_state import (
     start_search,
 )
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
+from transformer_jax.models.partition import Graph
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.parallel.placement import MeshProgram, split_model
 
@@ -47,30 +48,32 @@ __all__ = [
 class PromptBatch(NamedTuple):
     """Prompts to continue, with the state of their generation."""
 
-    tokens: Any  # [B P], padded on the left
-    starts: Any  # [B], index at which each prompt begins
-    limits: Any  # [B], largest number of new tokens
-    generated: Any  # [B], number of new tokens in earlier segments
-    keys: Any = None  # [B], sampling keys
-    seen: tuple[Any, Any] | None = None  # [B Q] and [B], tokens that penalties apply to, or None
+    tokens: PyTree  # [B P], padded on the left
+    starts: PyTree  # [B], index at which each prompt begins
+    limits: PyTree  # [B], largest number of new tokens
+    generated: PyTree  # [B], number of new tokens in earlier segments
+    keys: PyTree = None  # [B], sampling keys
+    seen: tuple[PyTree, PyTree] | None = (
+        None  # [B Q] and [B], tokens that penalties apply to, or None
+    )
 
 
 class MoreTokens(NamedTuple):
     """Tokens to append to a cache."""
 
-    tokens: Any  # [B T], padded on the right
-    count: Any  # [], how many of them are not padding
-    at: Any  # [], slot of the first; later contents of the cache are discarded
+    tokens: PyTree  # [B T], padded on the right
+    count: PyTree  # [], how many of them are not padding
+    at: PyTree  # [], slot of the first; later contents of the cache are discarded
 
 
 class SearchPrompts(NamedTuple):
     """Prompts of one search, as rows that end in the same column."""
 
-    tokens: Any  # [B P], padded on the left
-    starts: Any  # [B], index at which each prompt begins
-    limits: Any  # [B], largest number of new tokens, including EOS; 0 marks an empty row
+    tokens: PyTree  # [B P], padded on the left
+    starts: PyTree  # [B], index at which each prompt begins
+    limits: PyTree  # [B], largest number of new tokens, including EOS; 0 marks an empty row
     inputs: PyTree = None  # inputs of the encoder, by name
-    keys: Any = None  # [B], sampling keys
+    keys: PyTree = None  # [B], sampling keys
 
 
 class Programs:
@@ -91,7 +94,7 @@ class Programs:
         trail: Beam search from prompts, with its live beams; see :func:`.search_trail`.
     """
 
-    def __init__(self, graph: nnx.GraphDef, special: SpecialTokens, *, num_draft_tokens: int = 0):
+    def __init__(self, graph: Graph, special: SpecialTokens, *, num_draft_tokens: int = 0):
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = MeshProgram(self._begin_batch, static_argnames=("plan", "size", "length"))
@@ -108,25 +111,63 @@ class Programs:
         self.logits = MeshProgram(self._logits_batch)
         self.trail = MeshProgram(self._trail_batch, static_argnames=("plan", "length"))
 
-    def _begin_batch(self, params, prompts, *, plan, values, size, length) -> SearchState:
+    def _begin_batch(
+        self,
+        params: PyTree,
+        prompts: PromptBatch,
+        *,
+        plan: SearchPlan,
+        values: SearchValues,
+        size: int,
+        length: int,
+    ) -> SearchState:
         model, tokens = nnx.merge(self.graph, params), prompts.tokens
         cache = model.init_cache(None, tokens.shape[0], size)
         read = model.prefill(tokens, cache, prompts.starts)
         return _first(model, read, prompts, plan, values, length)
 
-    def _resume_batch(self, params, cache, more, prompts, *, plan, values, length) -> SearchState:
+    def _resume_batch(
+        self,
+        params: PyTree,
+        cache: PyTree,
+        more: MoreTokens,
+        prompts: PromptBatch,
+        *,
+        plan: SearchPlan,
+        values: SearchValues,
+        length: int,
+    ) -> SearchState:
         model = nnx.merge(self.graph, params)
         read = model.prefill_more(more.tokens, more.count, cache.truncate(more.at))
         return _first(model, read, prompts, plan, values, length)
 
-    def _decode_batch(self, params, state, until, *, plan, values) -> SearchState:
+    def _decode_batch(
+        self,
+        params: PyTree,
+        state: SearchState,
+        until: Array,
+        *,
+        plan: SearchPlan,
+        values: SearchValues,
+    ) -> SearchState:
         return continue_search(nnx.merge(self.graph, params), state, until, plan, values)
 
-    def _search_batch(self, params, prompts, *, plan, values, length, sizes=()) -> SearchResult:
+    def _search_batch(
+        self,
+        params: PyTree,
+        prompts: SearchPrompts,
+        *,
+        plan: SearchPlan,
+        values: SearchValues,
+        length: int,
+        sizes: tuple[int, ...] = (),
+    ) -> SearchResult:
         model = nnx.merge(self.graph, params)
         return search_prompts(model, prompts, plan, values, length=length, sizes=sizes)
 
-    def _draft_prefill_one(self, params, tokens, starts, *, length) -> PromptLookupState:
+    def _draft_prefill_one(
+        self, params: PyTree, tokens: Array, starts: Array, *, length: int
+    ) -> PromptLookupState:
         cache = prefill(
             nnx.merge(self.graph, params), SearchPrompts(tokens, starts, None), 1 + length
         )
@@ -139,18 +180,28 @@ class Programs:
             cache=cache,
         )
 
-    def _draft_decode_one(self, params, at, until) -> PromptLookupState:
+    def _draft_decode_one(
+        self, params: PyTree, at: PromptLookupState, until: Array
+    ) -> PromptLookupState:
         extend = nnx.merge(self.graph, params).extend
         return prompt_lookup_decode(extend, at, until, self.special, num_draft_tokens=self.draft)
 
-    def _score_batch(self, params, arguments, targets, *, best) -> TeacherForced:
+    def _score_batch(
+        self, params: PyTree, arguments: tuple[Array, ...], targets: Array, *, best: int
+    ) -> TeacherForced:
         return teacher_forced_log_probs(nnx.merge(self.graph, params)(*arguments), targets, best)
 
-    def _logits_batch(self, params, arguments) -> Array:
+    def _logits_batch(self, params: PyTree, arguments: tuple[Array, ...]) -> Array:
         return nnx.merge(self.graph, params)(*arguments)
 
     def _trail_batch(
-        self, params, prompts, *, plan, values, length
+        self,
+        params: PyTree,
+        prompts: SearchPrompts,
+        *,
+        plan: SearchPlan,
+        values: SearchValues,
+        length: int,
     ) -> tuple[SearchResult, SearchTrail]:
         model = nnx.merge(self.graph, params)
         cache = prefill(model, prompts, length, plan.beams)
@@ -238,7 +289,7 @@ _NOT_OF_INPUTS = {
 
 
 def _generate_rows(
-    params: PyTree, inputs: Mapping[str, PyTree], *, graph: nnx.GraphDef, config: GenerationConfig
+    params: PyTree, inputs: Mapping[str, PyTree], *, graph: Graph, config: GenerationConfig
 ) -> Int[Array, "B T"]:
     start, length = config.decoder_start_token_id, config.max_new_tokens
     assert start is not None
@@ -262,8 +313,8 @@ _generate = MeshProgram(_generate_rows, static_argnames=("graph", "config"))
 
 
 def _first(
-    model: Any,
-    read: tuple[Any, Any],
+    model: Decodable,
+    read: tuple[Array, PyTree],
     prompts: PromptBatch,
     plan: SearchPlan,
     values: SearchValues,

@@ -6,9 +6,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from transformer_jax.core.config_fields import Range
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.words import spellings
 from transformer_jax.decoding.generation_config import GenerationConfig
 
@@ -48,7 +49,7 @@ class GenerationRequest(GenerationConfig):
     prompt: str
     number: Annotated[int, Range(0, 2**32 - 1)] | None = None  # None is its index in the call
     # A conversation to answer, instead of ``prompt``: messages with role and content.
-    messages: tuple[Mapping[str, Any], ...] | None = None
+    messages: tuple[Mapping[str, Json], ...] | None = None
     # Token ids to read instead of the tokens of ``prompt``, such as those of a conversation.
     prompt_ids: tuple[int, ...] | None = None
 

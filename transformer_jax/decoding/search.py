@@ -5,7 +5,6 @@ model. Its :class:`.SearchPlan` is static; its :class:`.SearchValues` are arrays
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +25,13 @@ from transformer_jax.decoding.search_state import (
     take_rows,
 )
 from transformer_jax.functional import logits as functional
+from transformer_jax.models.protocol import Extendable
 
 __all__ = ["advance_search", "continue_search", "search", "search_result", "search_trail"]
 
 
 def continue_search(
-    model: Any,
+    model: Extendable,
     state: SearchState,
     until: int | Int[Array, ""],
     plan: SearchPlan,
@@ -62,7 +62,7 @@ def continue_search(
 
 
 def advance_search(
-    model: Any,
+    model: Extendable,
     state: SearchState,
     logits: Float[Array, "R V"],
     plan: SearchPlan,
@@ -150,7 +150,7 @@ def search_result(state: SearchState, plan: SearchPlan, values: SearchValues) ->
 
 
 def search(
-    model: Any,
+    model: Extendable,
     cache: PyTree,
     rows: SearchRows,
     plan: SearchPlan,
@@ -202,7 +202,7 @@ def search(
 
 
 def search_trail(
-    model: Any,
+    model: Extendable,
     cache: PyTree,
     rows: SearchRows,
     plan: SearchPlan,

@@ -1,12 +1,12 @@
 """The inputs of a search program: a static plan, and the settings as arrays."""
 
 import functools
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int, PyTree
 
 from transformer_jax.decoding.generation_config import GenerationConfig, Normalization
 from transformer_jax.decoding.lengths import length_penalty
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 # Logits processors in the order of transformers, with values that disable each.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "sequence_bias": ((),),
     "encoder_repetition_penalty": (1,),
     "repetition_penalty": (1,),
@@ -126,41 +126,41 @@ class SearchPlan(NamedTuple):
 class SearchValues(NamedTuple):
     """The settings of a search as arrays: shared by all rows, or one per row; None is unused."""
 
-    ends: Any  # [E], -1 is none
-    pad: Any  # [], fills after an end
-    penalties: Any = None  # [1 or B, T + 1], divisors of log-probabilities by length; None is 1
-    min_length: Any = None  # [] or [B], smallest number of tokens, including the end
-    patient: Any = None  # [], continues to the limit, where the result is the same ("optimal")
-    eager: Any = None  # [], a sentence is done once all its hypotheses have ended ("hf")
-    hopeful: Any = None  # [], expectations for beams assume the longest text ("hf")
-    suppressed: Any = None  # [V]
-    begin_suppressed: Any = None  # [V]
-    first: Any = None  # [], number of columns before the first written token
-    forced_first: Any = None  # []
-    forced_last: Any = None  # [V]
-    at_last: Any = None  # [], number of written tokens at which the last is forced
-    repetition: Any = None
-    encoder_repetition: Any = None
-    ngram: Any = None
-    encoder_ngram: Any = None
-    biased: Any = None  # [N L], sequences, right-aligned and padded with -1
-    biases: Any = None  # [N]
-    barred: Any = None  # [N L]
-    barriers: Any = None  # [N]
-    decay: Any = None  # [T + 1], added to the score of ends after this many new tokens
-    finite: Any = None  # []
-    renormalize: Any = None  # []
-    temperature: Any = None
-    top_k: Any = None
-    top_p: Any = None
-    min_p: Any = None
+    ends: PyTree  # [E], -1 is none
+    pad: PyTree  # [], fills after an end
+    penalties: PyTree = None  # [1 or B, T + 1], divisors of log-probabilities by length; None is 1
+    min_length: PyTree = None  # [] or [B], smallest number of tokens, including the end
+    patient: PyTree = None  # [], continues to the limit, where the result is the same ("optimal")
+    eager: PyTree = None  # [], a sentence is done once all its hypotheses have ended ("hf")
+    hopeful: PyTree = None  # [], expectations for beams assume the longest text ("hf")
+    suppressed: PyTree = None  # [V]
+    begin_suppressed: PyTree = None  # [V]
+    first: PyTree = None  # [], number of columns before the first written token
+    forced_first: PyTree = None  # []
+    forced_last: PyTree = None  # [V]
+    at_last: PyTree = None  # [], number of written tokens at which the last is forced
+    repetition: PyTree = None
+    encoder_repetition: PyTree = None
+    ngram: PyTree = None
+    encoder_ngram: PyTree = None
+    biased: PyTree = None  # [N L], sequences, right-aligned and padded with -1
+    biases: PyTree = None  # [N]
+    barred: PyTree = None  # [N L]
+    barriers: PyTree = None  # [N]
+    decay: PyTree = None  # [T + 1], added to the score of ends after this many new tokens
+    finite: PyTree = None  # []
+    renormalize: PyTree = None  # []
+    temperature: PyTree = None
+    top_k: PyTree = None
+    top_p: PyTree = None
+    min_p: PyTree = None
 
-    def map_rows(self, change: Any) -> "SearchValues":
+    def map_rows(self, change: Callable[[PyTree], PyTree]) -> "SearchValues":
         """Replaces values that differ between rows."""
         rows = {name: getattr(self, name) for name in _EACH if np.ndim(getattr(self, name)) == 1}
         return self._replace(**{name: change(value) for name, value in rows.items()})
 
-    def take(self, rows: Any) -> "SearchValues":
+    def take(self, rows: PyTree) -> "SearchValues":
         """Returns the values of some rows."""
         some = self.map_rows(lambda value: jnp.asarray(value)[rows])
         table = some.penalties

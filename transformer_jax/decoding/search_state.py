@@ -1,13 +1,14 @@
 """The state of a search: rows, hypotheses and resulting texts."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.models.protocol import Extendable
 
 __all__ = [
     "Hypotheses",
@@ -37,10 +38,10 @@ class PromptContext(NamedTuple):
     """The tokens before each text, for processors that read them."""
 
     tokens: Int[Array, "B P"]  # the prompts
-    length: Any  # [], number of columns in use
+    length: Array  # [], number of columns in use
     starts: Int[Array, " B"]  # the first column of each row that is not padding
     source: Int[Array, "B S"] | None = None  # input of the encoder or decoder
-    width: Any = None  # [], number of its columns in use
+    width: Array | None = None  # [], number of its columns in use
 
 
 class SearchRows(NamedTuple):
@@ -59,11 +60,11 @@ class Hypotheses(NamedTuple):
     lengths: Int[Array, "B P"]  # 0 is none
     ended: Bool[Array, "B P"]  # by an end token
     # None for a single beam:
-    scores: Any = None  # [B P]
-    totals: Any = None  # [B P], the sums from which scores are computed
-    model: Any = None  # [B P], log-probabilities under the model, if different
-    beams: Any = None  # [B P], the beam that the last token follows
-    last: Any = None  # [B P], that token
+    scores: PyTree = None  # [B P]
+    totals: PyTree = None  # [B P], the sums from which scores are computed
+    model: PyTree = None  # [B P], log-probabilities under the model, if different
+    beams: PyTree = None  # [B P], the beam that the last token follows
+    last: PyTree = None  # [B P], that token
 
 
 class SearchState(NamedTuple):
@@ -177,10 +178,10 @@ def start_search(
 _COMMON, _TRAILS = ("t", "cache"), ("tokens", "parents")
 
 
-def take_rows(model: Any, state: SearchState, rows: Int[Array, " N"]) -> SearchState:
+def take_rows(model: Extendable, state: SearchState, rows: Int[Array, " N"]) -> SearchState:
     """Returns the search of some rows."""
 
-    def pick(name: str, value: Any) -> Any:
+    def pick(name: str, value: PyTree) -> PyTree:
         if name in _TRAILS:
             return value[:, rows]
         return jax.tree.map(lambda x: x[rows] if jnp.ndim(x) else x, value)
@@ -196,7 +197,7 @@ def take_rows(model: Any, state: SearchState, rows: Int[Array, " N"]) -> SearchS
 def put_rows(full: SearchState, state: SearchState, places: Int[Array, " N"]) -> SearchState:
     """Returns ``full`` with its rows at ``places`` replaced by those of ``state``."""
 
-    def write(name: str, old: Any, new: Any) -> Any:
+    def write(name: str, old: PyTree, new: PyTree) -> PyTree:
         if name in _TRAILS:
             return old.at[:, places].set(new)
         return jax.tree.map(lambda a, b: a.at[places].set(b) if jnp.ndim(a) else a, old, new)

@@ -2,14 +2,13 @@
 
 import collections
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.keys import key_for
@@ -23,7 +22,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.decoding.inspect_search import BeamSearch
 from transformer_jax.decoding.line_translator import Directions, LineTranslator, sampled
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
-from transformer_jax.decoding.partial_text import GenerationSequence
+from transformer_jax.decoding.partial_text import GenerationSequence, Source
 from transformer_jax.decoding.programs import Programs, SearchPrompts
 from transformer_jax.decoding.requests import Translation
 from transformer_jax.decoding.scoring import Score, TeacherForced, TraceStep, trace_steps
@@ -31,7 +30,13 @@ from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.parallel.placement import mesh_of, prepared, round_up_rows, split_model
+from transformer_jax.parallel.placement import (
+    ModelOrSplit,
+    mesh_of,
+    prepared,
+    round_up_rows,
+    split_model,
+)
 
 __all__ = ["Translator", "compaction_sizes"]
 
@@ -49,7 +54,7 @@ class Translator(LineTranslator):
 
     def __init__(
         self,
-        model: Any,
+        model: ModelOrSplit,
         tokenizer: TextTokenizer,
         *,
         search: GenerationConfig = TRANSLATION,
@@ -78,15 +83,15 @@ class Translator(LineTranslator):
         self.shapes = (*(size for size in sizes if size < longest), longest)
         self.run = Programs(self.graph, self.special_tokens())
 
-    def source_names(self, source: Any) -> list[str]:
+    def source_names(self, source: Source) -> list[str]:
         """Returns a name for each position of an encoded source, such as its tokens."""
         return self.tokenizer.convert_ids_to_tokens(source)
 
     @functools.cached_property
-    def attend(self) -> Any:
+    def attend(self) -> Callable[..., dict[str, Array]]:
         """The function from parameters and inputs to attention weights, compiled per shape."""
 
-        def maps(params: PyTree, source: Any, inputs: PyTree, lengths: Any) -> Any:
+        def maps(params: PyTree, source: Array, inputs: Array, lengths: Array) -> dict[str, Array]:
             return nnx.merge(self.graph, params).attention_maps(source, inputs, lengths)
 
         return jax.jit(maps)
@@ -302,7 +307,7 @@ class Translator(LineTranslator):
 
     def _forced(
         self,
-        sources: list[Any],
+        sources: Sequence[Source],
         targets: list[list[int]],
         rows: int,
         size: int,
@@ -321,13 +326,13 @@ class Translator(LineTranslator):
         return {"source": source, "source_lengths": lengths}
 
     def fill_sources(
-        self, sources: Sequence[Any], rows: int, size: int
+        self, sources: Sequence[Source], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns sources as rows of one array, and their lengths, 0 for empty rows."""
         return self._fill(sources, rows, size)
 
     def _fill(
-        self, sequences: Sequence[Sequence[int]], rows: int, size: int
+        self, sequences: Sequence[Source], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns sequences as rows of one array, and their lengths, 0 for empty rows."""
         tokens = np.full((rows, size), self.tokenizer.pad, np.int32)

@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Collection
-from typing import Any, TypedDict
+from typing import TypedDict, cast
 
 import flax
 import jax
@@ -26,6 +26,7 @@ from transformer_jax.doctor.families import model_checks
 from transformer_jax.doctor.kernels import attention_layers, kernels_of
 from transformer_jax.laws import Finding
 from transformer_jax.models.ngram import NgramModel
+from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = ["NOT_CHECKED", "Examination", "Result", "examine", "tolerance"]
 
@@ -233,7 +234,7 @@ def _about(model: nnx.Module | NgramModel) -> About:
     found: About = {"class": type(model).__name__, "dtype": "float32"}
     if not isinstance(model, nnx.Module):
         return found
-    config: Any = model.config  # type: ignore[attr-defined]
+    config = cast(ModelConfig, model.config)  # type: ignore[attr-defined]
     params = flatten_dict(nnx.to_pure_dict(nnx.state(model)))
     digest = hashlib.sha256()
     for name in sorted(params):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Score, Scores
 from transformer_jax.laws import Finding
 from transformer_jax.laws.attention import Kernel
-from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.config import Implementation, TransformerConfig
 from transformer_jax.models.transformer.layers import ATTENTIONS, Attention
 
 __all__ = ["kernel_checks", "kernels_of"]
@@ -126,10 +126,10 @@ def _layer(model: nnx.Module, path: str, module: Attention) -> _Layer:
 def _config(model: nnx.Module, path: str) -> tuple[TransformerConfig, bool]:
     """The configuration of the nearest module around a layer, and whether it is causal."""
     found, causal = None, False
-    module: Any = model
+    module = model
     for part in ("", *path.split("/")):
         if part:
-            module = module[int(part)] if part.isdecimal() else getattr(module, part)
+            module = module[int(part)] if isinstance(module, nnx.List) else getattr(module, part)
         config = getattr(module, "config", None)
         if isinstance(config, TransformerConfig):
             found = config
@@ -141,8 +141,9 @@ def _config(model: nnx.Module, path: str) -> tuple[TransformerConfig, bool]:
 def _kernel(module: Attention, layer: _Layer, kernel: str) -> Kernel:
     """Attention of heads-first float32 arrays with a layer, in its data type, with gradients."""
     made = nnx.merge(*nnx.split(module))
-    name: Any = kernel
-    made.attention = dataclasses.replace(made.attention, implementation=name)
+    made.attention = dataclasses.replace(
+        made.attention, implementation=cast(Implementation, kernel)
+    )
 
     def attend(q: Array, k: Array, v: Array, mask: Mask) -> Array:
         q, k, v = (jnp.asarray(x, layer.dtype) for x in (q, k, v))

@@ -11,6 +11,7 @@ from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.array_arguments import real_arguments
 
 __all__ = [
+    "Layout",
     "alibi_bias",
     "alibi_slopes",
     "apply_rotary_embedding",
@@ -23,6 +24,7 @@ __all__ = [
     "yarn_frequencies",
 ]
 
+Layout = Literal["interleaved", "halves", "fairseq"]
 # Llama 3.1: factor, low and high frequency factor, and the original training length.
 RotaryScaling = tuple[float, float, float, int]
 
@@ -30,7 +32,7 @@ RotaryScaling = tuple[float, float, float, int]
 def sinusoidal(
     length: int,
     width: int,
-    layout: Literal["interleaved", "halves", "fairseq"] = "interleaved",
+    layout: Layout = "interleaved",
     start: int = 0,
     base: float = 10_000.0,
 ) -> Float[Array, "{length} {width}"]:

@@ -186,12 +186,12 @@ def translation_attention(
     inputs = [tokenizer.bos, *written[:-1]]
 
     filled, lengths = translator.fill_sources([ids], 1, len(ids))
-    weights = translator.attend(translator.params, filled, np.asarray([inputs], np.int32), lengths)
-    weights = {kind: np.asarray(array) for kind, array in weights.items()}
+    maps = translator.attend(translator.params, filled, np.asarray([inputs], np.int32), lengths)
+    weights = {kind: np.asarray(array) for kind, array in maps.items()}
     start = _pieces(tokenizer, [tokenizer.bos])[0]
     columns = _readable(translator.source_names(ids))
-    maps = translation_maps(columns, _pieces(tokenizer, written), weights, start=start)
-    return TextAttention(str(read), text, maps)
+    shown = translation_maps(columns, _pieces(tokenizer, written), weights, start=start)
+    return TextAttention(str(read), text, shown)
 
 
 def decoder_attention(

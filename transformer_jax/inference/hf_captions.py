@@ -29,7 +29,7 @@ class HFCaptionGenerator(HFTextGenerator):
             prompt_ids=[],
             tokenizer=self.tokenizer,
             prompt_text="",
-            source=[text.pixels],
+            source=text.pixels[None],
             end_tokens=config.eos_token_id,
         )
 

@@ -37,7 +37,7 @@ from transformer_jax.interop.peft import is_peft_folder, write_peft
 from transformer_jax.interop.sentence_dense import copy_dense
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.runs.run_directory import RunDirectory
-from transformer_jax.training.adapters import is_adapter_run, merge_adapter, of_run
+from transformer_jax.training.adapters import AdapterOrigin, is_adapter_run, merge_adapter, of_run
 
 __all__ = [
     "check_peft",
@@ -243,7 +243,7 @@ def export_peft(path: str | os.PathLike[str], output: Path, checkpoint: str = "b
     _, apart = unscan_layers(model, frozen)
     kernels = {name: np.asarray(leaf) for name, leaf in flatten_dict(apart).items()} | itself
     started = fields.get("init_from") or (fields.get("task") or {}).get("init_from")
-    origin = {**adapter.origin, "task_type": _TASK_TYPES.get(model.kind)}
+    origin: AdapterOrigin = {**adapter.origin, "task_type": _TASK_TYPES.get(model.kind)}
     origin["dropout"] = (fields.get("lora") or {}).get("dropout", 0.0)
     adapter = dataclasses.replace(adapter.unstacked(), itself=itself, origin=origin)
     published = started if started and is_hf_checkpoint(started) else None

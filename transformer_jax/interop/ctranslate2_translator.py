@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -109,7 +109,10 @@ class CTranslate2Translator(LineTranslator):
             return len(texts[row]) >= limits[row]
 
         bounded = config.changed(min_new_tokens=min(config.shortest(), *limits))
-        rows, begins = [one.source for one in batch], [one.begins for one in batch]
+        rows, begins = (
+            [cast(Sequence[int], one.source) for one in batch],
+            [one.begins for one in batch],
+        )
         self.engine.generate(rows, max(limits), bounded, receive, begins)
         divisor = self._scores(config)
         return {
@@ -128,7 +131,10 @@ class CTranslate2Translator(LineTranslator):
             part, exhaustive = later.pop()
             limit = max(one.limit for one in part)
             bounded = config.changed(min_new_tokens=min(config.shortest(), limit))
-            rows, begins = [one.source for one in part], [one.begins for one in part]
+            rows, begins = (
+                [cast(Sequence[int], one.source) for one in part],
+                [one.begins for one in part],
+            )
             texts = self.engine.beam_search(rows, limit, bounded, exhaustive, begins)
             again = collections.defaultdict(list)
             for one, hypotheses in zip(part, texts, strict=True):

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -32,7 +31,7 @@ from transformer_jax.interop.peft_tokens import BEFORE, read_rows
 from transformer_jax.interop.tensor_layouts import from_hf
 from transformer_jax.interop.wrapped_names import unwrapped_names
 from transformer_jax.models.lora import not_finite
-from transformer_jax.training.adapters import Adapter
+from transformer_jax.training.adapters import Adapter, AdapterOrigin
 
 __all__ = ["LEAVES", "WEIGHTS", "is_peft_folder", "kernel_norms", "read_peft"]
 
@@ -107,7 +106,7 @@ def read_peft(
     # Recomputed tensors cannot be exported with their original configuration.
     shared = base.tied and any(name in own for name in (base.embedding, base.head))
     same = not (in_tables or shared or trained.tables) and config.initialization is None
-    origin = {"peft": dict(config.fields)} if same else _origin(config)
+    origin: AdapterOrigin = {"peft": dict(config.fields)} if same else _origin(config)
     return Adapter(found, scales, itself, checksum, origin, trained.rows, trained.tokens)
 
 
@@ -134,7 +133,7 @@ def _as_modules(family: ModelFamily, model: Model) -> list[TensorMapping]:
     return found
 
 
-def _origin(config: PeftConfig) -> dict[str, Any]:
+def _origin(config: PeftConfig) -> AdapterOrigin:
     """Returns the settings of an adapter with recomputed tensors."""
     variant = "rslora" if config.fields.get("use_rslora") else "lora"
     return {"variant": variant, "task_type": config.fields.get("task_type")}

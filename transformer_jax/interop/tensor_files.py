@@ -159,7 +159,7 @@ class TensorFolder:
         return True
 
 
-def open_tensors(folder: str | os.PathLike) -> TensorFolder:
+def open_tensors(folder: str | os.PathLike[str]) -> TensorFolder:
     """Opens the tensors of ``model.safetensors``, or of the shards in its index.
 
     Only headers are read and checked. This takes the memory of the headers and half a kilobyte per

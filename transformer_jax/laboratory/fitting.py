@@ -116,7 +116,9 @@ def fit(
         shapes = jax.eval_shape(one, state)[1]
         zeros = {name: jnp.zeros((), jnp.float32) for name in shapes}
 
-        def body(_: Array, carry: tuple[TrainState, dict[str, Array]]):
+        def body(
+            _: Array, carry: tuple[TrainState, dict[str, Array]]
+        ) -> tuple[TrainState, dict[str, Array]]:
             state, metrics = one(carry[0])
             return state, {name: carry[1][name] + metrics[name] / count for name in zeros}
 

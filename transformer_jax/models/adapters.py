@@ -1,12 +1,13 @@
 """Adapters: linear maps with a low-rank change, and frozen tables with trained rows."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key, PyTree
 
 from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.low_rank import column_gain
@@ -29,8 +30,13 @@ __all__ = [
 # The parameters of an adapter, stored next to the kernel that they change.
 LEAVES = ("lora_a", "lora_b", "lora_magnitude")
 
+LinearMap: TypeAlias = Linear | LinearTransposed
+Model = TypeVar("Model", bound=nnx.Module)
 
-def init_adapter(kernel: nnx.Param, rank: int, dora: bool, rngs: nnx.Rngs) -> dict[str, nnx.Param]:
+
+def init_adapter(
+    kernel: nnx.Param[Array], rank: int, dora: bool, rngs: nnx.Rngs
+) -> dict[str, nnx.Param[Array]]:
     """The parameters of a new adapter for a kernel, or for the kernels of stacked layers.
 
     ``A`` is uniform within ``±1/√D``, as in the authors' implementation; ``B`` and DoRA's change of
@@ -54,7 +60,9 @@ def init_adapter(kernel: nnx.Param, rank: int, dora: bool, rngs: nnx.Rngs) -> di
     return adapter_parameters(kernel, a, b, jnp.zeros((*layers, F)) if dora else None)
 
 
-def adapter_parameters(kernel: nnx.Param, a: Any, b: Any, magnitude: Any) -> dict[str, nnx.Param]:
+def adapter_parameters(
+    kernel: nnx.Variable[Array], a: Array, b: Array, magnitude: Array | None
+) -> dict[str, nnx.Param[Array]]:
     """Makes parameters from the arrays of an adapter, with the depth and axes of their kernel.
 
     Example:
@@ -91,7 +99,12 @@ class LoRALinear(Module):
     """
 
     def __init__(
-        self, base: Any, adapter: dict[str, nnx.Param], scale: float, rate: float, key: Any = None
+        self,
+        base: LinearMap,
+        adapter: dict[str, nnx.Param[Array]],
+        scale: float,
+        rate: float,
+        key: Key[Array, "*layers"] | None = None,
     ):
         self.base, self.scale, self.rate = base, scale, rate
         self.lora_a, self.lora_b = adapter["lora_a"], adapter["lora_b"]
@@ -130,7 +143,7 @@ class LoRALinear(Module):
         return column_gain(kernel, a, b, self.scale, magnitude)
 
     @staticmethod
-    def fits(module: Any) -> bool:
+    def fits(module: nnx.Module) -> TypeGuard[LinearMap]:
         """Returns whether an adapter can be put on a module."""
         return type(module) is Linear or isinstance(module, LinearTransposed)
 
@@ -149,7 +162,7 @@ class SelectedLoRA(Module):
         gain: ``[K F]``; None if no adapter has magnitudes.
     """
 
-    def __init__(self, base: Any, a: Array, b: Array, gain: Array | None):
+    def __init__(self, base: LinearMap, a: Array, b: Array, gain: Array | None):
         self.base = base
         rows, columns = logical_axes(base.kernel) or (None, None)
         if isinstance(base, LinearTransposed):
@@ -176,7 +189,7 @@ def _row(values: Float[Array, " F"], y: Float[Array, "*rows F"]) -> Array:
     return values.astype(y.dtype).reshape((1,) * (y.ndim - 1) + values.shape)
 
 
-def choose_rows(params: Any, numbers: Any) -> Any:
+def choose_rows(params: PyTree, numbers: Array | np.ndarray) -> PyTree:
     """Assigns adapters to the rows of a model with :class:`SelectedLoRA`.
 
     Example:
@@ -189,7 +202,7 @@ def choose_rows(params: Any, numbers: Any) -> Any:
     return jax.tree_util.tree_map_with_path(choose, params)
 
 
-def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
+def row_parameter(param: nnx.Param[Array], value: Array) -> nnx.Param[Array]:
     """A parameter for a few rows of a table or bias, with its depth and axes.
 
     Example:
@@ -202,7 +215,7 @@ def row_parameter(param: nnx.Param, value: Any) -> nnx.Param:
     return nnx.Param(value, axes=("trained_row", *param.get_metadata("axes")[1:]), **beside)
 
 
-def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...]) -> Any:
+def with_trained_rows(model: Model, rows: Mapping[str, Array], ids: tuple[int, ...]) -> Model:
     """Returns the model with trained ``rows`` in its tables; ``model`` does not change.
 
     It computes exactly what the model with these rows put into its tables computes, bit for bit.
@@ -217,9 +230,9 @@ def with_trained_rows(model: Any, rows: Mapping[str, Any], ids: tuple[int, ...])
     model = nnx.merge(*nnx.split(model))
     for path, value in rows.items():
         *parents, leaf = path.split("/")
-        owner = model
+        owner: nnx.Module = model
         for name in parents:
-            owner = owner[int(name)] if name.isdecimal() else getattr(owner, name)
+            owner = owner[int(name)] if isinstance(owner, nnx.List) else getattr(owner, name)
         param = getattr(owner, leaf)
         whole = put_rows(param[...], value, ids)
         if leaf == "table" and hasattr(owner, "trained"):

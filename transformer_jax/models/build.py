@@ -1,6 +1,6 @@
 """Models of all families, by name; their modules are imported when one is made."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from flax import nnx
 
@@ -23,7 +23,7 @@ def make_model(
     labels: int = 0,
     valued: bool = False,
     rngs: nnx.Rngs,
-) -> Any:
+) -> nnx.Module:
     """Makes a model with new parameters.
 
     Args:
@@ -72,7 +72,7 @@ def _encoder_or_classifier(
     task: TaskKind | None,
     labels: int,
     rngs: nnx.Rngs,
-) -> Any:
+) -> nnx.Module:
     from transformer_jax.models.heads import (
         DecoderSequenceClassifier,
         EncoderForMaskedLM,

@@ -8,7 +8,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.basic import Linear
-from transformer_jax.models.transformer.layers import stack_weights
+from transformer_jax.models.transformer.layers import Stack, stack_weights
 from transformer_jax.models.transformer.models import TransformerDecoder
 from transformer_jax.models.vision import VisionEncoder
 
@@ -31,6 +31,9 @@ class Captioner(EncoderDecoder):
     Raises:
         ConfigError: The decoder has no layers, or has encoder layers.
     """
+
+    encoder: VisionEncoder
+    decoder: Stack
 
     def __init__(self, encoder: TransformerConfig, config: TransformerConfig, *, rngs: nnx.Rngs):
         if config.decoder_layers < 1 or config.encoder_layers:

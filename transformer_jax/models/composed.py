@@ -1,15 +1,16 @@
 """Any encoder with any decoder, such as recurrent ones or an encoder of pictures."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import jax
-from jaxtyping import Array, Float, Float32, Int, Key
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Int, Key, PyTree
 
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import raise_depth
-from transformer_jax.models.protocol import Encoded
+from transformer_jax.models.protocol import Decoder, Encoded
 
 __all__ = ["EncoderDecoder"]
 
@@ -28,11 +29,11 @@ class EncoderDecoder(Module):
         bridge: Map from the encoder's width to the decoder's, if they differ.
     """
 
-    def __init__(self, encoder: Any, decoder: Any, bridge: Any = None):
+    def __init__(self, encoder: nnx.Module, decoder: nnx.Module, bridge: nnx.Module | None = None):
         self.encoder, self.decoder, self.bridge = encoder, decoder, bridge
         raise_depth(decoder, encoder)
 
-    def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
+    def encoded(self, inputs: Mapping[str, PyTree], key: Key[Array, ""] | None = None) -> Encoded:
         """Returns the encoder's states in the form that the decoder reads."""
         output = self.encoder(**inputs, key=key)
         encoded = output if isinstance(output, Encoded) else Encoded(output, None)
@@ -40,13 +41,13 @@ class EncoderDecoder(Module):
             return encoded
         return encoded._replace(states=self.bridge(encoded.states))
 
-    def as_decoder(self) -> Any:
+    def as_decoder(self) -> Decoder:
         """Returns the decoder as a separate module."""
-        return self.decoder
+        return cast(Decoder, self.decoder)
 
     def hidden(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, PyTree],
         tokens: Int[Array, "B T"],
         *,
         key: Key[Array, ""] | None = None,
@@ -60,8 +61,7 @@ class EncoderDecoder(Module):
         """
         keys = (None, None) if key is None else jax.random.split(key)
         encoded = self.encoded(inputs, keys[0])
-        hidden: Array = self.as_decoder().hidden(encoded, tokens, key=keys[1])
-        return hidden
+        return self.as_decoder().hidden(encoded, tokens, key=keys[1])
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Logits over the vocabulary, in float32."""
@@ -69,10 +69,11 @@ class EncoderDecoder(Module):
 
     def output_table(self) -> OutputTable:
         """The output projection, for losses that never hold all logits at once."""
-        table: OutputTable = self.as_decoder().output_table()
-        return table
+        return self.as_decoder().output_table()
 
-    def init_cache(self, inputs: Mapping[str, Any], rows: int, size: int, *, beams: int = 1) -> Any:
+    def init_cache(
+        self, inputs: Mapping[str, PyTree], rows: int, size: int, *, beams: int = 1
+    ) -> PyTree:
         """An empty cache for up to ``size`` tokens of ``rows`` sequences with ``beams`` beams each.
 
         The inputs are encoded once, here.
@@ -80,8 +81,8 @@ class EncoderDecoder(Module):
         return self.as_decoder().init_cache(self.encoded(inputs), rows, size, beams=beams)
 
     def prefill(
-        self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
-    ) -> tuple[Float32[Array, "B V"], Any]:
+        self, tokens: Int[Array, "B T"], cache: PyTree, starts: Int[Array, " B"] | None = None
+    ) -> tuple[Float32[Array, "B V"], PyTree]:
         """Returns logits of the token after each prefix, and the cache filled with the prefixes.
 
         Args:
@@ -89,18 +90,16 @@ class EncoderDecoder(Module):
             cache: Empty cache from :meth:`init_cache`.
             starts: Index of the first token of each prefix; earlier ones are padding.
         """
-        found: tuple[Array, Any] = self.as_decoder().prefill(tokens, cache, starts)
-        return found
+        return self.as_decoder().prefill(tokens, cache, starts)
 
-    def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
+    def step(self, tokens: Int[Array, " R"], cache: PyTree) -> tuple[Float32[Array, "R V"], PyTree]:
         """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
-        found: tuple[Array, Any] = self.as_decoder().step(tokens, cache)
-        return found
+        return self.as_decoder().step(tokens, cache)
 
-    def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
+    def reorder(self, cache: PyTree, parents: Int[Array, "B M"]) -> PyTree:
         """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
         return self.as_decoder().reorder(cache, parents)
 
-    def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
+    def take(self, cache: PyTree, rows: Int[Array, " N"]) -> PyTree:
         """Returns the cache of the sequences ``rows``, with all their beams."""
         return self.as_decoder().take(cache, rows)

@@ -34,6 +34,7 @@ __all__ = [
     "FeedForwardConfig",
     "HeadConfig",
     "ImageConfig",
+    "Implementation",
     "LoRAConfig",
     "MixerConfig",
     "NormConfig",
@@ -44,6 +45,7 @@ __all__ = [
 
 CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
+Implementation = Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +213,7 @@ class AttentionConfig(Configuration, group="attention"):
     qk_norm: bool = False  # normalize queries and keys in each head (Qwen 3)
     dropout: Rate = 0.0  # dropout of attention weights
     # Attention kernel; auto is the fastest exact one on the device.
-    implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
+    implementation: Implementation = "auto"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Learned patch positions, and their interpolation to another image size."""
 
 import math
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Shaped
@@ -13,7 +12,7 @@ __all__ = ["bicubic_weights", "image_positions", "resized_positions"]
 _A = -0.75  # parameter of the cubic, as in the common libraries
 
 
-def image_positions(config: Any) -> frozenset[str]:
+def image_positions(config: object) -> frozenset[str]:
     """The parameters of a model with one row per patch of an image."""
     image = getattr(config, "image", None)
     return frozenset({"encoder/positions/table"} if image is not None and image.image_size else ())

@@ -1,23 +1,23 @@
 """Training of adapters: partition, settings, and merged weights (Hu et al. 2021)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.core.trees import flatten_dict, path_name, unflatten_dict
+from transformer_jax.core.trees import Nested, flatten_dict, path_name, unflatten_dict
 from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.models.adapters import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.models.config import TARGETS, LoRAConfig
 from transformer_jax.models.layers.parameters import LAYERS, is_matrix
 from transformer_jax.models.layers.surgery import replaced
-from transformer_jax.models.partition import Partition, overlay, where
+from transformer_jax.models.partition import Graph, Partition, overlay, where
 
 __all__ = [
     "find_targets",
@@ -27,6 +27,8 @@ __all__ = [
     "split_adapters",
     "with_adapters",
 ]
+
+Model = TypeVar("Model", bound=nnx.Module)
 
 
 def find_targets(params: PyTree, targets: tuple[str, ...]) -> list[str]:
@@ -65,13 +67,13 @@ def find_targets(params: PyTree, targets: tuple[str, ...]) -> list[str]:
     return sorted(found)
 
 
-def _leaves(params: PyTree) -> list[tuple[str, Any]]:
+def _leaves(params: PyTree) -> list[tuple[str, nnx.Param[Array]]]:
     is_param = lambda node: isinstance(node, nnx.Variable)
     found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_param)
     return [(path_name(path), param) for path, param in found]
 
 
-def _is_map(name: str, param: nnx.Param) -> bool:
+def _is_map(name: str, param: nnx.Param[Array]) -> bool:
     axes = param.get_metadata("axes", ())
     return name.endswith("/kernel") and sum(axis != LAYERS for axis in axes) == 2
 
@@ -99,7 +101,7 @@ def lora(config: LoRAConfig, trained: Callable[[str], bool] = lambda path: False
     def split(params: PyTree, rngs: nnx.Rngs) -> tuple[PyTree, PyTree]:
         itself, frozen = whole.split(params, rngs)
         known = dict(_leaves(params))
-        adapters: dict[str, Any] = {}
+        adapters: dict[str, nnx.Param[Array]] = {}
         for name in find_targets(params, config.targets):
             if trained(f"{name}/kernel"):
                 continue
@@ -109,7 +111,9 @@ def lora(config: LoRAConfig, trained: Callable[[str], bool] = lambda path: False
             adapters |= {f"{name}/{leaf}": param for leaf, param in made.items()}
         return overlay(itself, unflatten_dict(adapters)), _cast(frozen, config.base_dtype)
 
-    def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
+    def merge(
+        graph: Graph, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None
+    ) -> nnx.Module:
         adapters, itself = split_adapters(trainable)
         model = nnx.merge(graph, overlay(frozen, unflatten_dict(itself)))
         return with_adapters(model, adapters, config.scale, config.dropout, key)
@@ -118,7 +122,7 @@ def lora(config: LoRAConfig, trained: Callable[[str], bool] = lambda path: False
     return Partition(split, merge, {"lora": how})
 
 
-def _check_rank(rank: int, name: str, shape: tuple[int, int]) -> None:
+def _check_rank(rank: int, name: str, shape: tuple[int, ...]) -> None:
     if rank > min(shape):
         raise ConfigError(
             f"lora.rank is {rank}: {name} is {shape[0]} x {shape[1]}, so that at most "
@@ -130,21 +134,21 @@ def _cast(frozen: PyTree, dtype: str) -> PyTree:
     if dtype == "float32":
         return frozen
 
-    def cast(param: nnx.Param) -> Any:
+    def cast(param: nnx.Param[Array]) -> nnx.Variable[Array]:
         value = param.get_value()
         return param.replace(value.astype(jnp.dtype(dtype))) if is_matrix(param) else param
 
     return jax.tree.map(cast, frozen, is_leaf=lambda node: isinstance(node, nnx.Variable))
 
 
-def split_adapters(trainable: PyTree) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+def split_adapters(trainable: PyTree) -> tuple[dict[str, dict[str, PyTree]], dict[str, PyTree]]:
     """Splits adapters, by the path of their map, from directly trained parameters, by name.
 
     Example:
         >>> split_adapters({"up": {"lora_a": 1, "lora_b": 2}, "labels": {"bias": 3}})
         ({'up': {'lora_a': 1, 'lora_b': 2}}, {'labels/bias': 3})
     """
-    adapters: dict[str, dict[str, Any]] = {}
+    adapters: dict[str, dict[str, PyTree]] = {}
     itself = {}
     for name, value in flatten_dict(trainable).items():
         where_, _, leaf = name.rpartition("/")
@@ -156,12 +160,12 @@ def split_adapters(trainable: PyTree) -> tuple[dict[str, dict[str, Any]], dict[s
 
 
 def with_adapters(
-    model: Any,
-    adapters: Mapping[str, Mapping[str, Any]],
+    model: Model,
+    adapters: Mapping[str, Mapping[str, Array]],
     scale: float | Mapping[str, float],
     dropout_rate: float = 0.0,
-    key: Any = None,
-) -> Any:
+    key: Key[Array, ""] | None = None,
+) -> Model:
     """Returns the model with adapters on some of its linear maps; ``model`` does not change.
 
     Args:
@@ -177,7 +181,7 @@ def with_adapters(
     left = dict.fromkeys(sorted(adapters))
     numbers = {name: i for i, name in enumerate(left)}
 
-    def adapted(path: str, module: Any) -> LoRALinear | None:
+    def adapted(path: str, module: nnx.Module) -> LoRALinear | None:
         if path not in adapters or not LoRALinear.fits(module):
             return None
         del left[path]
@@ -199,7 +203,7 @@ def with_adapters(
     return made
 
 
-def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -> dict[Any, Any]:
+def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -> Nested:
     """Returns parameters of a plain model equivalent to the frozen one with its adapters.
 
     Kernels with adapters are float32, even if the frozen ones are bfloat16.

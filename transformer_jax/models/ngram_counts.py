@@ -43,7 +43,9 @@ class NgramCounts:
         """The number of different symbols."""
         return self.vocab_size + 1
 
-    def find(self, n: int, before: Integer[np.ndarray, "*at"], last: Integer[np.ndarray, "*at"]):
+    def find(
+        self, n: int, before: Integer[np.ndarray, "*at"], last: Integer[np.ndarray, "*at"]
+    ) -> Int[np.ndarray, "*at"]:
         """The index of each n-gram of length ``n``, or -1 if it never occurs.
 
         Args:

@@ -1,18 +1,29 @@
 """Partitions of a model's parameters into trainable and frozen."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from flax import nnx
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
 
-from transformer_jax.core.trees import path_name
+from transformer_jax.core.json_types import Json
+from transformer_jax.core.trees import Nested, path_name
 
-__all__ = ["EVERYTHING", "Merge", "Partition", "merge_parts", "merging", "overlay", "where"]
+__all__ = [
+    "EVERYTHING",
+    "Graph",
+    "Merge",
+    "Partition",
+    "merge_parts",
+    "merging",
+    "overlay",
+    "where",
+]
 
-# (trainable, frozen, key) -> the model that the objective receives.
-Merge = Callable[[PyTree, PyTree, Any], Any]
+Graph = nnx.GraphDef[PyTree]  # the static part of a model
+# (trainable, frozen, key) -> the model that the objective receives: a module, or a tuple of some.
+Merge = Callable[[PyTree, PyTree, Key[Array, ""] | None], PyTree]
 
 
 class Partition(NamedTuple):
@@ -33,8 +44,8 @@ class Partition(NamedTuple):
     """
 
     split: Callable[[PyTree, nnx.Rngs], tuple[PyTree, PyTree]]
-    merge: Callable[[Any, PyTree, PyTree, Any], Any]
-    stored: str | Mapping[str, Any] | None = None
+    merge: Callable[[Graph, PyTree, PyTree, Key[Array, ""] | None], PyTree]
+    stored: str | Mapping[str, Json] | None = None
 
 
 def overlay(first: PyTree, second: PyTree) -> PyTree:
@@ -50,13 +61,15 @@ def overlay(first: PyTree, second: PyTree) -> PyTree:
     return {**first, **second, **shared}
 
 
-def merge_parts(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
+def merge_parts(
+    graph: Graph, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None
+) -> nnx.Module:
     """Makes the model from parameters in two trees that share no leaf."""
     del key
     return nnx.merge(graph, overlay(frozen, trainable) if frozen else trainable)
 
 
-def merging(graph: Any) -> Merge:
+def merging(graph: Graph) -> Merge:
     """``merge`` for :func:`make_step` from a model's static graph alone.
 
     Example:
@@ -78,7 +91,7 @@ def where(trained: Callable[[str], bool]) -> Partition:
 
     def split(params: PyTree, rngs: nnx.Rngs) -> tuple[PyTree, PyTree]:
         del rngs
-        parts: tuple[dict, dict] = {}, {}
+        parts: tuple[Nested, Nested] = {}, {}
         is_leaf = lambda node: not isinstance(node, dict)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_leaf):
             *parents, last = [entry.key for entry in path]

@@ -1,11 +1,11 @@
 """Layouts of a finished model: fused projections, and separate or stacked blocks."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import PyTree
 
 from transformer_jax.models.layers.basic import Linear, fused
 from transformer_jax.models.transformer.layers import Attention, Stack
@@ -26,11 +26,8 @@ def fuse_qkv(attention: Attention) -> Attention:
     made.fused_groups = attention.groups()
     kernel, bias = fused(maps, made.fused_groups)
     first = attention.query
-    made.fused_qkv = nnx.data(
-        Linear.of(
-            first.kernel.replace(kernel), None if first.bias is None else first.bias.replace(bias)
-        )
-    )
+    biases = None if first.bias is None or bias is None else first.bias.replace(bias)
+    made.fused_qkv = nnx.data(Linear.of(first.kernel.replace(kernel), biases))
     made.query = made.key = made.value = None  # type: ignore[assignment]
     return made
 
@@ -47,7 +44,7 @@ def separate_blocks(stack: Stack) -> Stack:
     return made
 
 
-def stack_blocks(blocks: dict[int, Any]) -> Any:
+def stack_blocks(blocks: dict[int, PyTree]) -> PyTree:
     """Stacks the parameters of separate blocks, ``{0: …, 1: …}``, for a scan.
 
     Example:
@@ -57,7 +54,7 @@ def stack_blocks(blocks: dict[int, Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(blocks[i] for i in sorted(blocks)))
 
 
-def unstack_blocks(stacked: Any) -> dict[int, Any]:
+def unstack_blocks(stacked: PyTree) -> dict[int, PyTree]:
     """Separates the parameters of a scanned stack: the inverse of :func:`stack_blocks`.
 
     Example:

@@ -1,12 +1,12 @@
 """Protocols of models: hidden states of whole sequences for losses, single tokens for search."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, Float32, Int, Key
+from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree
 
 from transformer_jax.functional.losses import OutputTable
 
-__all__ = ["Decodable", "Encoded", "Scorer"]
+__all__ = ["Decodable", "Decoder", "Encoded", "Extendable", "Scorer"]
 
 
 class Encoded(NamedTuple):
@@ -20,7 +20,7 @@ class Encoded(NamedTuple):
 
     states: Float[Array, "B S D"]
     mask: Int[Array, " B"] | Bool[Array, "B S"] | None
-    last: Any = None
+    last: PyTree = None
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class Scorer(Protocol):
     """A model that scores complete sequences, for losses."""
 
     def hidden(
-        self, inputs: Any, tokens: Int[Array, "B T"], *, key: Key[Array, ""] | None = None
+        self, inputs: PyTree, tokens: Int[Array, "B T"], *, key: Key[Array, ""] | None = None
     ) -> Float[Array, "B T D"]:
         """The hidden state at each of ``tokens``, which does not depend on later tokens.
 
@@ -44,15 +44,32 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
-class Decodable(Protocol):
-    """A model that decodes one token at a time, Transformer or not.
+class Extendable(Protocol):
+    """A model that extends texts by one token at a time, after a prompt: all that a search calls.
 
     The cache is any pytree. Its ``R = B M`` rows are the ``M`` beams of each of ``B`` sequences,
-    adjacent per sequence. Search (:mod:`transformer_jax.decoding.search`) uses only these methods.
+    adjacent per sequence.
+    """
+
+    def step(self, tokens: Int[Array, " R"], cache: PyTree) -> tuple[Float32[Array, "R V"], PyTree]:
+        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
+
+    def reorder(self, cache: PyTree, parents: Int[Array, "B M"]) -> PyTree:
+        """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
+
+    def take(self, cache: PyTree, rows: Int[Array, " N"]) -> PyTree:
+        """Returns the cache of the sequences ``rows``, with all their beams."""
+
+
+@runtime_checkable
+class Decodable(Extendable, Protocol):
+    """A model that decodes one token at a time, Transformer or not.
+
+    Search (:mod:`transformer_jax.decoding.search`) uses only these methods.
     Law: the logits after each token equal those of a forward pass over the complete sequence.
     """
 
-    def init_cache(self, inputs: Any, rows: int, size: int, *, beams: int = 1) -> Any:
+    def init_cache(self, inputs: PyTree, rows: int, size: int, *, beams: int = 1) -> PyTree:
         """An empty cache.
 
         Args:
@@ -63,8 +80,8 @@ class Decodable(Protocol):
         """
 
     def prefill(
-        self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
-    ) -> tuple[Float32[Array, "B V"], Any]:
+        self, tokens: Int[Array, "B T"], cache: PyTree, starts: Int[Array, " B"] | None = None
+    ) -> tuple[Float32[Array, "B V"], PyTree]:
         """Returns logits of the token after each prompt, and the cache filled with the prompts.
 
         Args:
@@ -73,11 +90,7 @@ class Decodable(Protocol):
             starts: Index of the first token of each prompt; earlier ones are padding. None is 0.
         """
 
-    def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
-        """Returns logits of the token after ``tokens``, one per row, and the extended cache."""
 
-    def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
-        """Returns the cache in which beam ``m`` of sequence ``b`` continues ``parents[b, m]``."""
-
-    def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
-        """Returns the cache of the sequences ``rows``, with all their beams."""
+@runtime_checkable
+class Decoder(Scorer, Decodable, Protocol):
+    """A decoder of any encoded states: it scores complete sequences, and decodes them."""

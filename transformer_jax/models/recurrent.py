@@ -3,8 +3,6 @@
 They compose: ``EncoderDecoder(RecurrentEncoder(...), RecurrentDecoder(...))``.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
+from transformer_jax.functional.scores import Score
 from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.recurrent import Recurrent
@@ -81,7 +80,7 @@ class RecurrentDecoder(StepDecoder):
         embedding: Embed,
         layers: Recurrent,
         encoder: Recurrent,
-        score: Any = None,
+        score: Score | None = None,
         *,
         feeds: bool = False,
         table: Embed | None = None,
@@ -151,7 +150,7 @@ class ContextDecoder(StepDecoder):
         embedding: Embed,
         layers: Recurrent,
         encoder: Recurrent,
-        score: Any = None,
+        score: Score | None = None,
         *,
         table: Embed | None = None,
         dropout: float = 0.0,

@@ -1,7 +1,8 @@
 """The configuration of recurrent translators, from Cho and Sutskever to Bahdanau and Luong."""
 
 import dataclasses
-from typing import Annotated, Any, Literal, TypeAlias
+import functools
+from typing import Annotated, Literal, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration, Range, Rate
 from transformer_jax.core.errors import ConfigError
@@ -172,11 +173,7 @@ def _check_attention(config: RecurrentConfig, attention: AlignmentConfig) -> Non
         )
 
 
-def _preset(**fields: Any) -> RecurrentConfig:
-    return RecurrentConfig(dropout=fields.pop("dropout", 0.0), **fields)
-
-
-_APART: dict[str, Any] = {"share_encoder_decoder_embeddings": False}
+_preset = functools.partial(RecurrentConfig, dropout=0.0)
 
 # Published sizes.
 RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
@@ -187,7 +184,7 @@ RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
             d_model=1000,
             cell="gru",
             bidirectional=False,
-            embedding=RecurrentEmbeddingConfig(100, **_APART),
+            embedding=RecurrentEmbeddingConfig(100, share_encoder_decoder_embeddings=False),
             attention=AlignmentConfig("none", "previous"),
             head=RecurrentHeadConfig(False, 500),
         ),
@@ -199,7 +196,7 @@ RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
             num_layers=4,
             bidirectional=False,
             reverse_source=True,
-            embedding=RecurrentEmbeddingConfig(1000, **_APART),
+            embedding=RecurrentEmbeddingConfig(1000, share_encoder_decoder_embeddings=False),
             attention=AlignmentConfig("none"),
             head=RecurrentHeadConfig(False),
         ),
@@ -208,7 +205,7 @@ RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
             vocab_size=30_000,
             d_model=1000,
             cell="gru",
-            embedding=RecurrentEmbeddingConfig(620, **_APART),
+            embedding=RecurrentEmbeddingConfig(620, share_encoder_decoder_embeddings=False),
             attention=AlignmentConfig("concat", "previous"),
             head=RecurrentHeadConfig(False, 500),
         ),
@@ -220,7 +217,7 @@ RECURRENT_PRESETS: Presets[RecurrentConfig] = Presets(
             bidirectional=False,
             reverse_source=True,
             dropout=0.2,
-            embedding=RecurrentEmbeddingConfig(1000, **_APART),
+            embedding=RecurrentEmbeddingConfig(1000, share_encoder_decoder_embeddings=False),
             attention=AlignmentConfig("general", input_feeding=True),
             head=RecurrentHeadConfig(False),
         ),

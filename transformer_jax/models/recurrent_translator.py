@@ -1,6 +1,7 @@
 """Recurrent translators from their configuration."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
 
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int
@@ -27,6 +28,8 @@ class RecurrentEncoderDecoder(EncoderDecoder):
     (Cho et al. 2014, Bahdanau et al. 2015). Inputs are ``source`` and ``source_lengths``; with
     ``config.features``, sources are stacked frames of features.
     """
+
+    decoder: ContextDecoder | RecurrentDecoder
 
     def __init__(self, config: RecurrentConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -97,7 +100,9 @@ def _encoder(config: RecurrentConfig, rngs: nnx.Rngs) -> RecurrentEncoder:
     )
 
 
-def _decoder(config: RecurrentConfig, encoder: RecurrentEncoder, rngs: nnx.Rngs) -> Any:
+def _decoder(
+    config: RecurrentConfig, encoder: RecurrentEncoder, rngs: nnx.Rngs
+) -> ContextDecoder | RecurrentDecoder:
     V, E = config.decoder().vocab_size, config.embedding_size
     tied, name = config.head.tie_word_embeddings, config.attention.score
     layers = _layers(config, E + config.width_beside, both=False, rngs=rngs)
@@ -105,12 +110,9 @@ def _decoder(config: RecurrentConfig, encoder: RecurrentEncoder, rngs: nnx.Rngs)
     if name != "none":
         sizes = config.d_model, config.encoded_size
         score = make_score(name, *sizes, places=config.places, rngs=rngs)
-    how: dict[str, Any] = {
-        "table": None if tied else _table(V, config.hidden_size, config, rngs),
-        "dropout": config.dropout,
-        "rngs": rngs,
-    }
-    parts = _table(V, E, config, rngs), layers, encoder.layers, score
-    if config.attention.query == "previous":
-        return ContextDecoder(*parts, **how)
-    return RecurrentDecoder(*parts, feeds=config.attention.input_feeding, **how)
+    table = None if tied else _table(V, config.hidden_size, config, rngs)
+    make: Callable[..., ContextDecoder | RecurrentDecoder] = ContextDecoder
+    if config.attention.query != "previous":
+        make = functools.partial(RecurrentDecoder, feeds=config.attention.input_feeding)
+    embedding, dropout = _table(V, E, config, rngs), config.dropout
+    return make(embedding, layers, encoder.layers, score, table=table, dropout=dropout, rngs=rngs)

@@ -1,7 +1,7 @@
 """The common part of recurrent decoders, which read one target token at a time."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.attention import attend, attention_weights
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.losses import OutputTable
-from transformer_jax.functional.masks import padding_mask
+from transformer_jax.functional.masks import Mask, padding_mask
 from transformer_jax.functional.recurrent import CELLS, State, stop_at_multiples
+from transformer_jax.functional.scores import Score
 from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.recurrent import Recurrent
@@ -25,6 +26,9 @@ from transformer_jax.models.transformer.models import output_table
 __all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
 
 WIDTH = (None, "embed")  # axes of maps between vectors
+
+
+Carry = tuple[tuple[State, ...], Array]  # states of the layers, and the hidden state
 
 
 class RecurrentMemory(NamedTuple):
@@ -79,7 +83,7 @@ class StepDecoder(Module):
         embedding: Embed,
         layers: Recurrent,
         encoder: Recurrent,
-        score: Any,
+        score: Score | None,
         *,
         beside: int,
         table: Embed | None,
@@ -148,12 +152,14 @@ class StepDecoder(Module):
             tokens: Target tokens, shifted right.
             key: Random key of dropout; None is no dropout.
         """
-        keys: Any = [None] * 3 if key is None else jax.random.split(key, 3)
+        keys: Sequence[None] | Array = [None] * 3 if key is None else jax.random.split(key, 3)
         x = dropout(self.embedding(tokens), self.dropout, keys[0])
         found = self._outputs(x, inputs, keys[1])[1]
         return dropout(found, self.dropout, keys[2])
 
-    def _outputs(self, x: Array, inputs: Encoded, key: Any) -> tuple[Array, Array]:
+    def _outputs(
+        self, x: Array, inputs: Encoded, key: Key[Array, ""] | None
+    ) -> tuple[Array, Array]:
         """Outputs of the last layer, and hidden states, for all embedded tokens."""
         memory, states = self.memory(inputs), self.first_states(inputs)
         if not self.width_beside:
@@ -163,7 +169,9 @@ class StepDecoder(Module):
         keys = None if key is None else jax.random.split(key, x.shape[1])
         projected = self.layers.forward[0].projected(x)
 
-        def body(carry, now):
+        def body(
+            carry: Carry, now: tuple[Array, Array, Array, Array | None]
+        ) -> tuple[Carry, tuple[Array, Array, Array]]:
             place, token, projected, key = now
             states, hidden = stop_at_multiples(carry, place, self.layers.truncate)
             beside = self.beside(apart(states), hidden, memory)
@@ -179,8 +187,12 @@ class StepDecoder(Module):
         return s, fed if self.feeds else self.output(s, beside, x, memory)
 
     def _read(
-        self, projected: Array, beside: Array | None, states: Any, key: Any = None
-    ) -> tuple[Array, Any]:
+        self,
+        projected: Array,
+        beside: Array | None,
+        states: tuple[State, ...],
+        key: Key[Array, ""] | None = None,
+    ) -> tuple[Array, tuple[State, ...]]:
         """Returns the output of the last layer after one token per row, and the layers' states."""
         if beside is not None:
             first = self.embedding.table.shape[1]
@@ -210,8 +222,11 @@ class StepDecoder(Module):
         q, k, mask, score = self._attended(q, memory)
         return attend(q, k, memory.states[:, :, None], mask, score=score)[:, :, 0]
 
-    def _attended(self, q: Array, memory: RecurrentMemory) -> tuple[Array, Array, Any, Any]:
+    def _attended(
+        self, q: Array, memory: RecurrentMemory
+    ) -> tuple[Array, Array, Mask | None, Score]:
         assert memory.keys is not None, "a decoder without a score"
+        assert self.score is not None, "a decoder without a score"
         mask = None if memory.mask is None else padding_mask(memory.mask)
         return q[:, :, None], memory.keys[:, :, None], mask, score_of_projected(self.score)
 
@@ -241,7 +256,8 @@ class StepDecoder(Module):
 
     def output_table(self) -> OutputTable:
         """The output projection: a separate table, or the embeddings'."""
-        return output_table(self.table or self.embedding)
+        source = self.table or self.embedding
+        return output_table(source.table[...], source.trained)
 
     def _no_hidden(self, memory: RecurrentMemory, beams: int) -> Array:
         width = (self.table or self.embedding).table.shape[1]
@@ -280,7 +296,7 @@ class StepDecoder(Module):
         beams = cache.hidden.shape[1]
         starts = jnp.zeros(len(tokens), jnp.int32) if starts is None else starts
 
-        def body(past, now):
+        def body(past: Carry, now: tuple[Array, Array]) -> tuple[Carry, None]:
             place, token = now
             every = jnp.repeat(token[:, None], beams, axis=1)
             new = self._after(every, RecurrentCache(past[0], past[1], cache.memory))

@@ -5,17 +5,16 @@ trained together with adapters, and all other rows are frozen.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.core.trees import flatten_dict, path_name, unflatten_dict
+from transformer_jax.core.trees import Nested, flatten_dict, path_name, unflatten_dict
 from transformer_jax.models.adapters import row_parameter, with_trained_rows
-from transformer_jax.models.partition import Partition, overlay
+from transformer_jax.models.partition import Graph, Partition, overlay
 
 __all__ = ["put_in", "split_rows", "trainable_tokens"]
 
@@ -59,7 +58,9 @@ def trainable_tokens(partition: Partition, ids: Sequence[int]) -> Partition:
             )
         return overlay(trainable, unflatten_dict(rows)), frozen
 
-    def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
+    def merge(
+        graph: Graph, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None
+    ) -> PyTree:
         rest, rows = split_rows(trainable, frozen)
         return with_trained_rows(partition.merge(graph, rest, frozen, key), rows, tokens)
 
@@ -69,7 +70,7 @@ def trainable_tokens(partition: Partition, ids: Sequence[int]) -> Partition:
     return Partition(split, merge, stored)
 
 
-def _by_name(params: PyTree) -> dict[str, Any]:
+def _by_name(params: PyTree) -> dict[str, nnx.Param[Array]]:
     is_param = lambda node: isinstance(node, nnx.Variable)
     found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_param)
     return {path_name(path): param for path, param in found}
@@ -83,7 +84,7 @@ def _check_ids(ids: tuple[int, ...], name: str, size: int) -> None:
         )
 
 
-def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[dict[Any, Any], dict[str, Any]]:
+def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[Nested, dict[str, PyTree]]:
     """Splits trained token rows, by the name of their table, from all other trained parameters.
 
     Example:
@@ -96,9 +97,7 @@ def split_rows(trainable: PyTree, frozen: PyTree) -> tuple[dict[Any, Any], dict[
     return unflatten_dict(rest), {tables[name]: leaves[name] for name in leaves.keys() & tables}
 
 
-def put_in(
-    params: Mapping[Any, Any], rows: Mapping[str, Any], ids: Sequence[int]
-) -> dict[Any, Any]:
+def put_in(params: Nested, rows: Mapping[str, Array | np.ndarray], ids: Sequence[int]) -> Nested:
     """Puts rows of tokens into their tables, in NumPy; the dtypes of tables do not change.
 
     Example:

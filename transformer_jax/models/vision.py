@@ -15,7 +15,13 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.basic import Embed, Linear, Norm
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, logical_axes
-from transformer_jax.models.transformer.layers import Attention, FeedForward, OnHidden, Stack
+from transformer_jax.models.transformer.layers import (
+    Attention,
+    FeedForward,
+    OnHidden,
+    OnWeights,
+    Stack,
+)
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
 
@@ -91,7 +97,7 @@ class VisionEncoder(Module):
         images: Float[Array, "B height width channels"],
         *,
         key: Key[Array, ""] | None = None,
-        on_weights=None,
+        on_weights: tuple[OnWeights, OnWeights] | None = None,
         on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns a contextual vector for each complete image, then one for each of its patches.

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
@@ -242,7 +242,7 @@ def _topology(kind: str, size: str, platform: str) -> topologies.TopologyDescrip
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         # Allows two plans at a time: compiling alone locks no device.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-        how: dict[str, Any] = {}
+        how: dict[str, list[int] | str] = {}
         if math.prod(map(int, size.split("x"))) == 1:
             how["chips_per_host_bounds"] = [1, 1, 1]  # otherwise a machine has four
         if kind == "v4":

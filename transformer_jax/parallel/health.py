@@ -1,6 +1,7 @@
 """A check of devices before a run: that they communicate, and compute the same."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
 from transformer_jax.core.errors import NumericsError, plural
 from transformer_jax.parallel.mesh import gather_to_host
@@ -59,10 +61,10 @@ def check_answers(found: np.ndarray, names: list[str]) -> None:
 
 
 @functools.lru_cache
-def _program(mesh: Mesh):
+def _program(mesh: Mesh) -> Callable[[], Array]:
     axes = mesh.axis_names
 
-    def part():
+    def part() -> Array:
         place = jnp.arange(_SIZE * _SIZE, dtype=jnp.float32).reshape(_SIZE, _SIZE)
         x = start = jnp.sin(place)
         for _ in range(_ROUNDS):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
-from jax.tree_util import KeyPath
+from jax.tree_util import DictKey, KeyPath
 from jax.typing import ArrayLike
 from jaxtyping import Int, PyTree
 
@@ -217,7 +217,7 @@ def shard_batch(
     place = np.zeros(rows, np.int64)
     place[held] = np.arange(len(held))
 
-    def put(path: KeyPath, x: ArrayLike) -> jax.Array:
+    def put(path: KeyPath[DictKey], x: ArrayLike) -> jax.Array:
         x, name = np.asarray(x), "/".join(str(entry.key) for entry in path)
         if len(x) not in (rows, len(held)):
             raise ConfigError(

@@ -18,6 +18,7 @@ from transformer_jax.functional.partitioning import constrain_rows, on_mesh
 from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.surgery import replaced, with_attention_kernels
+from transformer_jax.models.partition import Graph
 from transformer_jax.models.prepare import fuse_qkv, separate_blocks
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.transformer.layers import Attention, Stack
@@ -27,6 +28,7 @@ from transformer_jax.parallel.sharding import num_batch_shards, shardings
 
 __all__ = [
     "MeshProgram",
+    "ModelOrSplit",
     "inference_mesh",
     "mesh_of",
     "prepare_for_decoding",
@@ -37,7 +39,8 @@ __all__ = [
 ]
 
 # The static part of a model, and its parameters in nested dictionaries.
-Split: TypeAlias = tuple[nnx.GraphDef, PyTree]
+Split: TypeAlias = tuple[Graph, PyTree]
+ModelOrSplit: TypeAlias = nnx.Module | Decodable | Split
 Model = TypeVar("Model", bound=nnx.Module)
 
 
@@ -77,7 +80,7 @@ def mesh_of(tree: PyTree) -> Mesh | None:
     return None
 
 
-def shard_parameters(graph: nnx.GraphDef, params: PyTree, mesh: Mesh) -> PyTree:
+def shard_parameters(graph: Graph, params: PyTree, mesh: Mesh) -> PyTree:
     """Places the parameters of a model on a mesh, according to their declared axes.
 
     Args:
@@ -143,7 +146,7 @@ class MeshProgram:
             return self.jitted.lower(first, *rest, **settings)
 
 
-def split_model(model: nnx.Module | Decodable | Split) -> Split:
+def split_model(model: ModelOrSplit) -> Split:
     """Splits a model into graph and parameters; such a pair is returned unchanged.
 
     Example:
@@ -157,7 +160,7 @@ def split_model(model: nnx.Module | Decodable | Split) -> Split:
     return graph, nnx.to_pure_dict(state)
 
 
-def prepared(graph: nnx.GraphDef, params: PyTree) -> Split:
+def prepared(graph: Graph, params: PyTree) -> Split:
     """Prepares graph and parameters for decoding with :func:`prepare_for_decoding`.
 
     Parameters on a mesh stay there, laid out as the new ones declare.

@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -14,11 +14,13 @@ from transformer_jax.core.json_types import Json
 
 __all__ = ["check_same", "first_difference", "gather_json"]
 
+Value = TypeVar("Value", bound=Json)
+
 _ABSENT = "absent"
 _LONGEST = 80  # characters of a value in a message
 
 
-def gather_json(value: Json) -> list[Any]:
+def gather_json(value: Value) -> list[Value]:
     """Gathers the value of each process, in order; all processes must call it together.
 
     Args:
@@ -65,7 +67,7 @@ def check_same(
         UserError: Names the first difference, the process and its machine.
     """
     held = json.loads(json.dumps(dict(values), default=str))
-    answers = gather_json([socket.gethostname(), held])
+    answers = gather_json((socket.gethostname(), held))
     found = first_difference([held for _, held in answers])
     if found is None:
         return

@@ -1,7 +1,7 @@
 """Sharding: the logical axes that parameters declare, mapped to mesh axes by one table."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import KeyPath
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import path_name
@@ -54,7 +54,7 @@ def shardings(
         ('fsdp', 'tensor')
     """
 
-    def of(path: KeyPath, param: nnx.Param) -> NamedSharding:
+    def of(path: KeyPath[Hashable], param: nnx.Param[Array]) -> NamedSharding:
         name = path_name(path)
         axes = _checked_axes(name, param, mesh)
         # Layers differ only by index, and do not each need a line in the log.
@@ -67,7 +67,9 @@ def shardings(
     return jax.tree_util.tree_map_with_path(of, params, is_leaf=is_param)
 
 
-def _checked_axes(name: str, param: nnx.Param, mesh: Mesh | AbstractMesh) -> tuple[str | None, ...]:
+def _checked_axes(
+    name: str, param: nnx.Param[Array], mesh: Mesh | AbstractMesh
+) -> tuple[str | None, ...]:
     axes = declared_axes(param)
     what = f"parameter {name} of shape {list(param.shape)} declares"
     how = "one axis of LOGICAL_AXIS_RULES or None per dimension"
@@ -126,7 +128,7 @@ def shardings_like(
         )
     }
 
-    def of(path: tuple, leaf) -> NamedSharding:
+    def of(path: KeyPath[Hashable], leaf: Array | jax.ShapeDtypeStruct) -> NamedSharding:
         words = tuple(path_name(path).split("/"))
         for start in range(len(words)):
             shape, sharding = known.get(words[start:], (None, None))

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import jax
 from jax import stages
@@ -185,7 +185,7 @@ def _step(run: Trained, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower, in
     )
     kind = jax.eval_shape(lambda: jax.random.key(0)).dtype
     key = jax.ShapeDtypeStruct((), kind, sharding=replicated(mesh))
-    step = compile_step(raw, mesh, placed, frozen=fixed)
+    step = cast(stages.Wrapped, compile_step(raw, mesh, placed, frozen=fixed))
     return _lowering(step, shapes, frozen, parts.batch, key), 0
 
 

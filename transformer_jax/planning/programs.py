@@ -226,19 +226,20 @@ def decoding_program(run: Trained, mesh: Mesh) -> DecodingProgram | None:
     programs = Programs(nnx.graphdef(model), _SPECIAL)
     number = lambda *shape: jax.ShapeDtypeStruct((shape), jnp.int32)
     rows, vocab = shape.rows, run.model.decoder_vocab_size or run.model.vocab_size
-    how: dict[str, Any] = {"vocab": vocab, "length": shape.written}
     if searches:
         inputs = {"source": number(rows, shape.read), "source_lengths": number(rows)}
         prompts = SearchPrompts(number(rows, 1), number(rows), number(rows), inputs)
         config = TRANSLATION.changed(num_beams=shape.beams)
-        plan, values = search_settings(config, _SPECIAL, **how)
+        plan, values = search_settings(config, _SPECIAL, vocab=vocab, length=shape.written)
         settings = {"plan": plan, "values": values, "length": shape.written}
         return DecodingProgram(programs.search.jitted, (params, prompts), settings)
     tokens = number(rows, shape.read)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
     prompt = PromptBatch(tokens, number(rows), number(rows), number(rows), keys)
     nucleus = GenerationConfig(top_p=0.95, normalization="none")
-    plan, values = search_settings(nucleus, _SPECIAL, **how, sampled=True)
+    plan, values = search_settings(
+        nucleus, _SPECIAL, vocab=vocab, length=shape.written, sampled=True
+    )
     settings = {"plan": plan, "values": values}
     caches = BatchingConfig().caches
     # The cache grows with the text; the last one is the largest.

@@ -121,5 +121,5 @@ class RewardModel(Preferences):
 def _reliability(task: "Task", validated: Any) -> dict[str, Any]:
     """Prints the reliability table of a reward model, and returns its values."""
     assert task.test is not None
-    tested = task.test(validated.model, validated.step)["scores"]["valid"]
-    return {"reliability": tested["reliability"]}
+    tested: Any = task.test(validated.model, validated.step)["scores"]
+    return {"reliability": tested["valid"]["reliability"]}

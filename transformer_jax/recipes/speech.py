@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
@@ -153,7 +153,7 @@ class Speech(Recipe):
 
     def with_task(self, run: Any, task: "Task") -> Any:
         """Returns the run with the normalization of its features, if it had none."""
-        run, settings = super().with_task(run, task), task.settings
+        run, settings = super().with_task(run, task), cast("SpeechRun | None", task.settings)
         if run.data.normalization.mean or settings is None:
             return run
         data = dataclasses.replace(run.data, normalization=settings.data.normalization)

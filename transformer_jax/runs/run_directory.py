@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, no_such_run
 from transformer_jax.core.old_names import current_config
@@ -48,14 +48,15 @@ _LARGEST_JSON = 1 << 24  # bytes of a file of settings or results
 _NO_SETTINGS = ("recipe", "special", "published")
 
 
-def describe_run(settings: "DataclassInstance") -> dict[str, Any]:
+def describe_run(settings: object) -> dict[str, Any]:
     """Returns the settings for ``config.json``, with the name of their recipe.
 
     Args:
         settings: A dataclass; one with an attribute ``recipe`` names the recipe.
     """
     name = getattr(settings, "recipe", None)
-    return ({} if name is None else {"recipe": name}) | dataclasses.asdict(settings)
+    fields = dataclasses.asdict(cast("DataclassInstance", settings))
+    return fields if name is None else {"recipe": name, **fields}
 
 
 def how_to_continue(path: str | os.PathLike[str]) -> str:

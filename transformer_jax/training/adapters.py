@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypedDict, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import Nested, flatten_dict, unflatten_dict
 from transformer_jax.functional.low_rank import column_gain
@@ -26,6 +27,7 @@ from transformer_jax.training.state import digest
 
 __all__ = [
     "Adapter",
+    "AdapterOrigin",
     "check_base",
     "is_adapter_run",
     "merge_adapter",
@@ -37,6 +39,16 @@ __all__ = [
 Model = TypeVar("Model", bound=nnx.Module)
 
 
+class AdapterOrigin(TypedDict, total=False):
+    """Where an adapter comes from."""
+
+    variant: str  # lora, dora or rslora
+    names: Mapping[str, str]  # the dtypes of the frozen parameters, by name
+    peft: Mapping[str, Json]  # the fields of adapter_config.json
+    task_type: str | None  # of PEFT
+    dropout: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Adapter:
     """An adapter of linear maps of a base.
@@ -46,8 +58,7 @@ class Adapter:
         scales: The factor of the product of A and B, by path of the map.
         itself: Parameters that were trained directly, such as a head, by name.
         base: Checksum of the frozen parameters, if known.
-        origin: Further information: ``peft``, the fields of ``adapter_config.json``; ``names``, the
-            frozen parameters with their dtypes.
+        origin: Further information.
         rows: Trained rows of ``tokens``, by the name of the table or bias.
         tokens: Ids of tokens with trained rows.
     """
@@ -56,7 +67,7 @@ class Adapter:
     scales: Mapping[str, float]
     itself: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     base: str | None = None
-    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    origin: AdapterOrigin = dataclasses.field(default_factory=AdapterOrigin)
     rows: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     tokens: tuple[int, ...] = ()
 
@@ -118,7 +129,7 @@ def of_run(
     frozen = dict(loaded.frozen)
     trained, rows = split_rows(loaded.params, frozen)
     params, itself = split_adapters(trained)
-    origin = {
+    origin: AdapterOrigin = {
         "variant": how["lora"].get("variant", "lora"),
         "names": {name: str(leaf.dtype) for name, leaf in flatten_dict(frozen).items()},
     }
@@ -221,7 +232,7 @@ def with_choice(model: Model, adapters: Sequence[Adapter]) -> Model:
     model, adapters = replaced(model, unstack), [adapter.unstacked() for adapter in adapters]
     names = {name for adapter in adapters for name in adapter.params}
 
-    def chosen(path: str, module: Any) -> SelectedLoRA | None:
+    def chosen(path: str, module: nnx.Module) -> SelectedLoRA | None:
         if path not in names or not LoRALinear.fits(module):
             return None
         names.remove(path)

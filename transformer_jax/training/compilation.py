@@ -7,10 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
+from jax import stages
 from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.trees import path_name
@@ -22,16 +22,18 @@ __all__ = ["CompiledStep", "compiling"]
 log = logging.getLogger(__name__)
 
 Program = Callable[..., tuple[PyTree, dict[str, Array]]]
+Lower = Callable[..., stages.Lowered]
 Future = concurrent.futures.Future[Program]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
-Setting = tuple[Callable[[Any], contextlib.AbstractContextManager[object]], Any]
+Context = Callable[..., contextlib.AbstractContextManager[object]]
+Setting = tuple[Context, object]
 Settings = Sequence[Setting]
 
 _THREADS = "compile-step"
 _POLL = 0.05  # seconds between checks whether to stop
 # Settings that affect programs and may differ between threads.
-_CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[object]]] = {
+_CONTEXTS: dict[str, Context] = {
     "jax_default_device": jax.default_device,
     "jax_default_matmul_precision": jax.default_matmul_precision,
     "jax_default_prng_impl": jax.default_prng_impl,
@@ -68,10 +70,10 @@ class CompiledStep:
     """
 
     def __init__(self, step: Program, key: Key[Array, ""] | None = None, frozen: PyTree = None):
-        self._step: Any = step
+        self._step = step
+        self._lower: Lower | None = getattr(step, "lower", None)
         self._key, self.frozen = key, {} if frozen is None else frozen
-        self._lowers = hasattr(step, "lower")
-        self._ahead = self._lowers and jax.process_count() == 1
+        self._ahead = self._lower is not None and jax.process_count() == 1
         # Leave half of the CPUs to training steps.
         workers = max(1, min(4, (os.cpu_count() or 1) // 2))
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
@@ -100,11 +102,11 @@ class CompiledStep:
                 continue
             future = self._programs[shape] = Future()
             self._announced.append(future)
-            if not self._lowers:
+            if self._lower is None:
                 future.set_result(self._step)
             elif self._ahead:
                 args = (state, frozen, jax.tree.map(_abstract, batch), key)
-                self._pool.submit(self._compile, future, args, settings)
+                self._pool.submit(self._compile, self._lower, future, args, settings)
 
     @property
     def announced(self) -> int:
@@ -148,8 +150,8 @@ class CompiledStep:
         if shape not in self._programs:
             self._compile_late(shape, args)
         future = self._programs[shape]
-        if not self._ahead and not future.done():
-            self._compile(future, args)
+        if self._lower is not None and not self._ahead and not future.done():
+            self._compile(self._lower, future, args)
         return future.result()(*args)
 
     def close(self) -> None:
@@ -163,14 +165,16 @@ class CompiledStep:
         if self._closed:
             raise RuntimeError("this compiled step is closed: create a new one")
 
-    def _compile(self, future: Future, args: tuple[PyTree, ...], settings: Settings = ()) -> None:
+    def _compile(
+        self, lower: Lower, future: Future, args: tuple[PyTree, ...], settings: Settings = ()
+    ) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
             with contextlib.ExitStack() as inside:
                 for enter, value in settings:
                     inside.enter_context(enter(value))
-                program = self._step.lower(*args).compile()
+                program = lower(*args).compile()
         except BaseException as error:
             self._ended = time.monotonic()
             future.set_exception(error)
@@ -183,10 +187,10 @@ class CompiledStep:
         self.late.append(words)
         began = time.monotonic()
         future = self._programs[shape] = Future()
-        if self._lowers:
-            self._compile(future, args)
-        else:
+        if self._lower is None:
             future.set_result(self._step)
+        else:
+            self._compile(self._lower, future, args)
         log.warning(
             "compiled after warmup, %.1f s, for the batch shape %s",
             time.monotonic() - began,

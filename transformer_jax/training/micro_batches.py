@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,12 +42,12 @@ class Compared:
         compare: ``(model, vectors, batch) -> sums`` with weights, as of any objective.
     """
 
-    embed: Callable[[Any, Batch, Key[Array, ""] | None], PyTree]
-    compare: Callable[[Any, PyTree, Batch], Sums]
+    embed: Callable[..., PyTree]
+    compare: Callable[..., Sums]
 
     whole_batch: ClassVar[bool] = True
 
-    def __call__(self, model: Any, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
+    def __call__(self, model: PyTree, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
         """Returns sums and weights of the batch."""
         return self.compare(model, self.embed(model, batch, key), batch)
 
@@ -92,10 +92,12 @@ def accumulated(differentiated: Callable[..., Result], parts: int) -> Callable[.
     if parts == 1:
         return differentiated
 
-    def in_parts(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
+    def in_parts(
+        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
+    ) -> Result:
         part = functools.partial(differentiated, params, frozen)
 
-        def body(carry, numbered):
+        def body(carry: Result, numbered: tuple[Array, Batch]) -> tuple[Result, None]:
             index, rows = numbered
             there = None if key is None else jax.random.fold_in(key, index)
             return jax.tree.map(jnp.add, carry, part(rows, there)), None
@@ -152,7 +154,9 @@ def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
         parts: Number of micro-batches, a divisor of the rows.
     """
 
-    def differentiated(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
+    def differentiated(
+        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
+    ) -> tuple[Sums, PyTree]:
         dealt = jnp.arange(parts), jax.tree.map(lambda x: _deal(x, parts), batch)
 
         def embed(params: PyTree, numbered: tuple[Array, Batch]) -> PyTree:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -144,6 +144,18 @@ class Watchdog:
         )
 
 
+@runtime_checkable
+class Device(Protocol):
+    """A device of JAX."""
+
+    @property
+    def device_kind(self) -> str:
+        """The product, such as "NVIDIA H200"."""
+
+    def memory_stats(self) -> dict[str, int] | None:
+        """Returns counters of its memory in bytes; None where there are none."""
+
+
 class Rates:
     """Speed, smoothed over steps.
 
@@ -159,7 +171,7 @@ class Rates:
 
     def __init__(
         self,
-        devices: Sequence[Any] = (),
+        devices: Sequence[Device] = (),
         flops: Callable[[Mapping[str, PyTree]], float] | None = None,
         counts: str = "tokens",
     ):
@@ -201,7 +213,7 @@ class Rates:
         return round(self._smooth[name], digits)
 
 
-def peak_memory(devices: Sequence[Any] | None = None) -> dict[str, int]:
+def peak_memory(devices: Sequence[Device] | None = None) -> dict[str, int]:
     """Returns the peak memory of a device of this process in bytes; empty if unknown, as on CPUs.
 
     Example:

@@ -99,7 +99,7 @@ def sequence_to_sequence(
     """
     loss = _token_loss(label_smoothing, chunk)
 
-    def objective(model: Scorer, batch: Batch, key: Array | None = None):
+    def objective(model: Scorer, batch: Batch, key: Array | None = None) -> Sums:
         inputs = jax.tree.map(jnp.asarray, batch["inputs"])
         target, lengths = jnp.asarray(batch["target"]), jnp.asarray(batch["lengths"])
         weights = length_weights(lengths, target.shape[1])
@@ -127,7 +127,7 @@ def language_model(label_smoothing: Rate = 0.0, chunk: Amount | None = None) -> 
     """
     loss = _token_loss(label_smoothing, chunk)
 
-    def objective(model: Scorer, batch: Batch, key: Array | None = None):
+    def objective(model: Scorer, batch: Batch, key: Array | None = None) -> Sums:
         tokens, targets, weights = (jnp.asarray(batch[n]) for n in ("tokens", "targets", "weights"))
         inputs = {"segment_ids": batch.get("segments"), "positions": batch.get("positions")}
         hidden = model.hidden(inputs, tokens, key=key)

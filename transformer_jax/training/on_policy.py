@@ -8,7 +8,7 @@ devices.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,9 @@ from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
+from transformer_jax.models.heads import ValuedDecoder
 from transformer_jax.models.partition import Merge
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training.preference_objectives import Policies, token_log_probs
 from transformer_jax.training.settings import OnPolicy
 from transformer_jax.training.state import TrainState
@@ -139,7 +141,7 @@ def kl_coefficient(opt_state: Adaptive) -> Float[Array, ""]:
 
 
 def sample(
-    model: Any,
+    model: Decoder,
     prompts: dict[str, Array],
     key: Key[Array, ""],
     special: SpecialTokens,
@@ -222,7 +224,7 @@ def collect(
     else:
         last = jnp.arange(mask.shape[1])[None] == samples.lengths[:, None] - 1
         rewards = jnp.where(last & mask, earned[:, None], 0) - coefficient * away
-        values = _before(model.policy.values(hidden))
+        values = _before(cast(ValuedDecoder, model.policy).values(hidden))
         found, returns = gradients.generalized_advantages(
             rewards, values, mask, discount=how.discount, decay=how.gae_decay
         )
@@ -255,7 +257,9 @@ def grpo(clip: float = 0.2, suppressed: tuple[int, ...] = ()) -> Objective:
         suppressed: Tokens that are never sampled.
     """
 
-    def objective(model: Any, batch: dict[str, Array], key: Key[Array, ""] | None = None) -> Sums:
+    def objective(
+        model: Decoder | Policies, batch: dict[str, Array], key: Key[Array, ""] | None = None
+    ) -> Sums:
         now = token_log_probs(_policy(model), batch["tokens"], key, suppressed=suppressed)
         mask = batch["mask"]
         surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
@@ -286,8 +290,10 @@ def ppo(
         suppressed: Tokens that are never sampled.
     """
 
-    def objective(model: Any, batch: dict[str, Array], key: Key[Array, ""] | None = None) -> Sums:
-        policy, mask = _policy(model), batch["mask"]
+    def objective(
+        model: Decoder | Policies, batch: dict[str, Array], key: Key[Array, ""] | None = None
+    ) -> Sums:
+        policy, mask = cast(ValuedDecoder, _policy(model)), batch["mask"]
         hidden = policy.hidden(None, batch["tokens"], key=key)
         now = token_log_probs(policy, batch["tokens"], hidden=hidden, suppressed=suppressed)
         surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
@@ -303,7 +309,7 @@ def ppo(
     return objective
 
 
-def _policy(model: Any) -> Any:
+def _policy(model: Decoder | Policies) -> Decoder:
     return model.policy if isinstance(model, Policies) else model
 
 
@@ -337,9 +343,14 @@ def on_policy(
         raise ConfigError(f"align.updates is {updates}: at least 1")
 
     def make(
-        objective: Objective, tx: optax.GradientTransformation, merge: Merge, **how: Any
+        objective: Objective,
+        tx: optax.GradientTransformation,
+        merge: Merge,
+        *,
+        accumulation: int = 1,
+        ema_decay: float | None = None,
     ) -> Step:
-        inner = make_step(objective, tx, merge, **how)
+        inner = make_step(objective, tx, merge, accumulation=accumulation, ema_decay=ema_decay)
 
         def step(
             state: TrainState,

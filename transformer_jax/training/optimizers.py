@@ -150,7 +150,14 @@ def make_schedule(
 def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
     """Clips the global gradient norm to ``longest``; the caller may know the norm."""
 
-    def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None, *, norm=None, **_):
+    def update(
+        updates: PyTree,
+        state: optax.EmptyState,
+        params: PyTree = None,
+        *,
+        norm: Array | None = None,
+        **_: object,
+    ) -> tuple[PyTree, optax.EmptyState]:
         norm = optax.tree.norm(updates) if norm is None else norm
         factor = jnp.where(norm < longest, 1.0, longest / norm)
         return jax.tree.map(lambda u: u * factor.astype(u.dtype), updates), state
@@ -161,7 +168,9 @@ def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
 def _scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
     """``optax.scale_by_adam``, with one division per element instead of three."""
 
-    def update(updates: PyTree, state: optax.ScaleByAdamState, params: PyTree = None):
+    def update(
+        updates: PyTree, state: optax.ScaleByAdamState, params: PyTree = None
+    ) -> tuple[PyTree, optax.ScaleByAdamState]:
         count = optax.safe_increment(state.count)
         first = 1.0 / (1.0 - beta1**count)
         second = jax.lax.rsqrt(1.0 - beta2**count)
@@ -192,7 +201,9 @@ def _scale_by_muon(
         of = lambda p: optax.contrib.MuonDimensionNumbers(p.ndim - 2, p.ndim - 1)
         return jax.tree.map(of, params)
 
-    def lengthen(updates: PyTree, state: optax.EmptyState, params: PyTree = None):
+    def lengthen(
+        updates: PyTree, state: optax.EmptyState, params: PyTree = None
+    ) -> tuple[PyTree, optax.EmptyState]:
         return jax.tree.map(lambda u: 0.2 * max(u.shape[-2:]) ** 0.5 * u, updates), state
 
     longer = optax.GradientTransformation(lambda params: optax.EmptyState(), lengthen)
@@ -213,7 +224,9 @@ def _scale_by_rate(schedule: Callable[[Count], LearningRate]) -> optax.GradientT
     def init(params: PyTree) -> LearningRateState:
         return LearningRateState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
-    def update(updates: PyTree, state: LearningRateState, params: PyTree = None):
+    def update(
+        updates: PyTree, state: LearningRateState, params: PyTree = None
+    ) -> tuple[PyTree, LearningRateState]:
         rate = jnp.asarray(schedule(state.count), jnp.float32)
         updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
         return updates, LearningRateState(state.count + 1, rate)
@@ -326,7 +339,9 @@ def scale_by_layer(decay: float, params: Parameters) -> optax.GradientTransforma
             return update
         return update * jnp.asarray(decay ** (top - depth), update.dtype)
 
-    def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None):
+    def update(
+        updates: PyTree, state: optax.EmptyState, params: PyTree = None
+    ) -> tuple[PyTree, optax.EmptyState]:
         return jax.tree.map(scaled, depths, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

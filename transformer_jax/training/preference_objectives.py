@@ -9,7 +9,7 @@ tokens per example, along one axis, so that both are on one device.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,12 @@ from transformer_jax.functional import preference_losses as losses
 from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.kernels.vocabulary import PADDING
 from transformer_jax.functional.losses import OutputTable, token_cross_entropy
+from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.surgery import with_attention_kernels
-from transformer_jax.models.partition import EVERYTHING, Partition
+from transformer_jax.models.partition import EVERYTHING, Graph, Partition
 from transformer_jax.models.protocol import Scorer
+from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training.step import Batch, Objective, Sums
 
 __all__ = [
@@ -48,9 +50,9 @@ PreferenceMethod = Literal["dpo", "ipo", "kto", "simpo"]
 class Policies(NamedTuple):
     """The model argument of objectives with a reference."""
 
-    policy: Any
-    reference: Any
-    reward: Any = None  # a frozen reward model
+    policy: Decoder
+    reference: Decoder
+    reward: DecoderSequenceClassifier | None = None  # a frozen reward model
 
 
 class FrozenModel(NamedTuple):
@@ -86,7 +88,7 @@ def beside_reference(
         return trainable, parts
 
     def merge(
-        graph: nnx.GraphDef, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None
+        graph: Graph, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None
     ) -> Policies:
         base = frozen.get("policy", {})  # stored trees have no empty parts
         reference, grader = jax.lax.stop_gradient(frozen["reference"]), None

@@ -19,7 +19,7 @@ from transformer_jax.core.keys import key_for
 from transformer_jax.core.trees import Nested, path_name
 from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
 from transformer_jax.models.layers.surgery import with_attention_kernels
-from transformer_jax.models.partition import EVERYTHING, Partition
+from transformer_jax.models.partition import EVERYTHING, Graph, Partition
 from transformer_jax.parallel.sharding import shardings, shardings_like
 from transformer_jax.training.updates import evaluated_parameters, optimizer_state
 
@@ -68,7 +68,7 @@ class TrainState(NamedTuple):
         return cls(jnp.zeros((), jnp.int32), params, opt_state, kept)
 
 
-def split(model: nnx.Module) -> tuple[nnx.GraphDef, Nested]:
+def split(model: nnx.Module) -> tuple[Graph, Nested]:
     """Splits a model into its static graph and a nested dict of parameters.
 
     ``nnx.merge(graph, params)`` restores the model, inside or outside ``jax.jit``.
@@ -95,7 +95,7 @@ def abstract_state(
     ema: bool = False,
     partition: Partition = EVERYTHING,
     seed: int = 0,
-) -> tuple[nnx.GraphDef, TrainState, TrainState, PyTree]:
+) -> tuple[Graph, TrainState, TrainState, PyTree]:
     """Returns the graph, and shapes and shardings of the state, without allocating memory.
 
     Args:
@@ -148,7 +148,7 @@ def _drawn(
     return values(trained), values(frozen)
 
 
-def _shape(param: nnx.Param) -> jax.ShapeDtypeStruct:
+def _shape(param: nnx.Param[Array]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(param.shape, param.dtype)
 
 
@@ -167,7 +167,7 @@ def create_state(
     params: PyTree | None = None,
     partition: Partition = EVERYTHING,
     seed: int = 0,
-) -> tuple[nnx.GraphDef, TrainState, TrainState, PyTree]:
+) -> tuple[Graph, TrainState, TrainState, PyTree]:
     """Returns a new state, with each array created sharded, so that no device holds all of it.
 
     Args:

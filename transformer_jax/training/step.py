@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -239,12 +239,12 @@ def _where(
     if ok is None:
         return update(state, *how)
 
-    def select(ok, state, *how):
+    def select(ok: Array, state: TrainState, *how: PyTree) -> TrainState:
         # Select instead of multiplying: 0 * NaN is NaN.
         kept = jax.tree.map(lambda a, b: jnp.where(ok, a, b), update(state, *how), state)
         return kept._replace(step=state.step + 1)
 
-    def branch(ok, state, *how):
+    def branch(ok: Array, state: TrainState, *how: PyTree) -> TrainState:
         skip = lambda state, *_: state._replace(step=state.step + 1)
         return jax.lax.cond(ok, update, skip, state, *how)
 
@@ -261,11 +261,15 @@ def _differentiated(
     if isinstance(objective, Compared) and accumulation > 1:
         return _placed(cached(objective, merge, accumulation), shardings)
 
-    def loss(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
+    def loss(
+        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
+    ) -> tuple[Array, Sums]:
         sums = checked(objective(merge(params, frozen, key), batch, key))
         return sums["loss"][0], sums
 
-    def differentiated(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
+    def differentiated(
+        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
+    ) -> tuple[Sums, PyTree]:
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, frozen, batch, key)
         return sums, grads
 
@@ -289,7 +293,7 @@ def compile_step(
     mode: Literal["jit", "pmap"] = "jit",
     *,
     frozen: PyTree | None = None,
-) -> Any:
+) -> Step:
     """Compiles ``step`` once per batch shape; the input state is donated.
 
     Args:
@@ -339,7 +343,9 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Step:
         devices=list(mesh.devices.flat),
     )
 
-    def run(state: TrainState, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None = None):
+    def run(
+        state: TrainState, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         batch = jax.tree.map(lambda x: _by_device(x, num_batch_shards(mesh)), batch)
         state, metrics = mapped(state, frozen, batch, key)
         # The copies have pmap's own mesh; replacing it by ours moves no data.

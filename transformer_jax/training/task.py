@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
+from typing import NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
 from flax import nnx
@@ -12,6 +12,7 @@ from jaxtyping import Int, PyTree
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.runs.checkpoint_score import Metric
@@ -42,11 +43,19 @@ class Plan(Protocol):
     def steps_per_epoch(self) -> int:
         """Number of batches per epoch."""
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> PyTree:
         """Returns the items of batch ``step``, counted from 0 over all epochs."""
 
-    def padding(self, start: int = 0) -> list[Any]:
+    def padding(self, start: int = 0) -> list[PyTree]:
         """Returns items of every shape, in the order needed after ``start`` steps."""
+
+
+class FingerprintedPlan(Plan, Protocol):
+    """A plan with a checksum."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Checksum of all that the items of batches depend on."""
 
 
 class Data(NamedTuple):
@@ -63,7 +72,7 @@ class Data(NamedTuple):
     """
 
     plan: Plan
-    make_batch: Callable[[Any], Batch]
+    make_batch: Callable[..., Batch]
     fingerprint: str = ""
     threads: Count = 1
     earlier_fingerprints: tuple[str, ...] = ()
@@ -71,8 +80,8 @@ class Data(NamedTuple):
     @classmethod
     def of(
         cls,
-        plan: Any,
-        make_batch: Callable[[Any], Batch],
+        plan: FingerprintedPlan,
+        make_batch: Callable[..., Batch],
         content: Iterable[np.ndarray],
         threads: int = 1,
     ) -> "Data":
@@ -129,17 +138,17 @@ class Task:
     valid: Mapping[str, Data] = dataclasses.field(default_factory=dict)
     metrics: tuple[Metric, ...] = (Metric("valid_loss", better="lower"),)
     eval_objective: Objective | None = None
-    evaluate: Callable[[Any], Mapping[str, float]] | None = None
-    test: Callable[[Any, int], Mapping[str, Any]] | None = None
+    evaluate: Callable[..., Mapping[str, float]] | None = None
+    test: Callable[..., Mapping[str, Json]] | None = None
     partition: Partition = EVERYTHING
     initial: Callable[[PyTree], PyTree] | None = None
     make_step: Callable[..., Step] = make_step
-    predictor: Callable[[Any, Tokenizer | None], Any] | None = None
+    predictor: Callable[..., object] | None = None
     flops: Callable[[Mapping[str, PyTree]], float] | None = None
     counts: str = "tokens"
     regularization: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
-    settings: Any = None
+    settings: object = None
     means: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tests: Mapping[str, str] = dataclasses.field(default_factory=dict)

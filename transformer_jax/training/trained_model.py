@@ -1,11 +1,12 @@
 """The model of a checkpoint, created by the task that trained it."""
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from transformer_jax.core.trees import default_device
 from transformer_jax.models.layers.parameters import values
@@ -25,7 +26,7 @@ __all__ = ["TrainedModel", "load_model"]
 class TrainedModel(NamedTuple):
     """The result of :func:`load_model`."""
 
-    model: Any  # the model argument of the task's objective
+    model: PyTree  # the model argument of the task's objective
     step: int  # step of the checkpoint
     manifest: Manifest  # manifest of the checkpoint
 

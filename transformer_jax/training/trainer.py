@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import jax
 import optax
@@ -23,6 +23,7 @@ from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.models.layers.parameters import Parameters
 from transformer_jax.models.layers.surgery import with_attention_kernels
+from transformer_jax.models.partition import Graph
 from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import is_main_process, make_mesh, sync_global_devices
 from transformer_jax.parallel.process_consistency import check_same
@@ -128,7 +129,7 @@ class Trainer(Configuration, group="training"):
         return self.task.model(nnx.Rngs(key_for(self.seed, "initialization")))
 
     @functools.cached_property
-    def graph(self) -> nnx.GraphDef:
+    def graph(self) -> Graph:
         """The model's static graph."""
         model = nnx.eval_shape(self._model)
         return nnx.graphdef(with_attention_kernels(model, self.on.devices.flat[0]))
@@ -145,11 +146,11 @@ class Trainer(Configuration, group="training"):
         trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained))
 
-    def merge(self, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None) -> Any:
+    def merge(self, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None) -> PyTree:
         """Returns the model argument of the task's objective."""
         return self.task.partition.merge(self.graph, trainable, frozen, key)
 
-    def load(self, which: int | Literal["best", "last"] = "best", *, average: int = 1) -> Any:
+    def load(self, which: int | Literal["best", "last"] = "best", *, average: int = 1) -> PyTree:
         """Loads the model of a checkpoint on the default device.
 
         Raises:
@@ -288,7 +289,9 @@ class Trainer(Configuration, group="training"):
             raise ConfigError("optimizer.learning_rate is None: a Trainer needs the peak")
         return make_optimizer(self.optimizer, 1, steps, params=trained)
 
-    def _step(self, tx: optax.GradientTransformation, shardings: TrainState, frozen: PyTree) -> Any:
+    def _step(
+        self, tx: optax.GradientTransformation, shardings: TrainState, frozen: PyTree
+    ) -> PyTree:
         raw = self.task.make_step(
             self.task.objective, tx, self.merge,
             accumulation=self.accumulation, ema_decay=self.ema_decay,

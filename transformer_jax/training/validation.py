@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 from flax import nnx
@@ -69,7 +69,7 @@ def make_validation(
 
 
 def _evaluated(
-    evaluate: Callable[[Any], Mapping[str, float]], merge: Merge, params: PyTree, frozen: PyTree
+    evaluate: Callable[..., Mapping[str, float]], merge: Merge, params: PyTree, frozen: PyTree
 ) -> dict[str, float]:
     """Evaluates in the main process, and returns the metrics to all."""
     if jax.process_count() == 1:
@@ -88,7 +88,7 @@ class Validated(NamedTuple):
     """The result of :func:`validate_checkpoint`."""
 
     scores: dict[str, float]  # by name of the metric, such as valid_loss
-    model: Any  # the model argument of the task's objective
+    model: PyTree  # the model argument of the task's objective
     step: int  # step of the checkpoint
 
 

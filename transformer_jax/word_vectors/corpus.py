@@ -243,7 +243,7 @@ def _merged(
     return out[~np.append(False, begins[:-1])]
 
 
-def _blocks(ids: Integer[np.ndarray, " _"]):
+def _blocks(ids: Integer[np.ndarray, " _"]) -> Iterator[Integer[np.ndarray, " _"]]:
     """Yields the ids in blocks that end at a line end, if they contain one."""
     start = 0
     while start < len(ids):

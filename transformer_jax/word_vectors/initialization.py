@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 from unicodedata import normalize
 
@@ -156,7 +156,7 @@ def _initial(config: ModelConfig, tokenizer: Tokenizer, params: PyTree) -> PyTre
         f"the vector of their word in {path}"
     )
 
-    def begun(where: KeyPath, leaf: Array) -> Array | np.ndarray:
+    def begun(where: KeyPath[Hashable], leaf: Array) -> Array | np.ndarray:
         if not _TABLE.fullmatch(path_name(where)):
             return leaf
         return embedding_tables(np.asarray(leaf, np.float32), found).astype(leaf.dtype)

@@ -232,7 +232,7 @@ def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
         return _Block(words, words[reach : reach + T], blocks.negatives[number], mask)
 
     def step(tables: Tables, blocks: Blocks, rate: Array) -> tuple[Tables, Array]:
-        def one(number, carry):
+        def one(number: Array, carry: tuple[Tables, Array]) -> tuple[Tables, Array]:
             tables, first = carry
             tables, loss = update(tables, block_at(blocks, number), rate, number == 0)
             return tables, jnp.where(number == 0, loss, first)

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = [
     "RECURRENT_BLOCKS",
@@ -95,7 +96,7 @@ def head_sizes(config: TransformerConfig) -> HeadSizes:
     return HeadSizes(N, config.attention.num_kv_heads or N, H, config.attention.value_dim or H)
 
 
-def itemsize(config: Any) -> int:
+def itemsize(config: ModelConfig) -> int:
     """Bytes per element in the compute dtype."""
     return 2 if config.compute.dtype == "bfloat16" else 4
 

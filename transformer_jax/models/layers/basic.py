@@ -1,13 +1,13 @@
 """Modules with the parameters of one map each: linear, norm, table."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.layers import layer_norm, linear, linear_transposed, rms_norm
@@ -43,8 +43,9 @@ class Linear(Module):
     def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True, rngs: nnx.Rngs):
         init = jax.nn.initializers.glorot_uniform()
         kernel = init(initial_key(rngs), (inputs, outputs), jnp.float32)
-        self.kernel = nnx.Param(kernel, axes=axes)
-        self.bias = nnx.Param(jnp.zeros(outputs), axes=axes[1:]) if bias else None
+        self.kernel: nnx.Variable[Array] = nnx.Param(kernel, axes=axes)
+        made = nnx.Param(jnp.zeros(outputs), axes=axes[1:]) if bias else None
+        self.bias: nnx.Variable[Array] | None = made
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """Maps each row of ``x``."""
@@ -63,10 +64,10 @@ class Linear(Module):
         return y
 
     @classmethod
-    def of(cls, kernel: Any, bias: Any) -> "Linear":
+    def of(cls, kernel: nnx.Variable[Array], bias: nnx.Variable[Array] | None) -> "Linear":
         """Makes the map from these ``nnx.Param``; ``bias`` may be None."""
         make = lambda: cls(1, 1, (None, None), bias=bias is not None, rngs=nnx.Rngs(0))
-        made: Any = nnx.eval_shape(make)
+        made = nnx.eval_shape(make)
         made.kernel, made.bias = kernel, bias
         return made
 
@@ -76,7 +77,7 @@ class LinearTransposed(Module):
 
     def __init__(self, linear: Linear):
         axes = linear.kernel.get_metadata("axes")
-        self.kernel: Any = linear.kernel.replace(linear.kernel[...].T, axes=axes[::-1])
+        self.kernel = linear.kernel.replace(linear.kernel[...].T, axes=axes[::-1])
         self.bias = linear.bias
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
@@ -154,11 +155,15 @@ class TrainedRows(Module):
         ids: The tokens of the rows.
     """
 
-    def __init__(self, rows: nnx.Param, ids: tuple[int, ...]):
+    def __init__(self, rows: nnx.Param[Array], ids: tuple[int, ...]):
         self.rows, self.ids = rows, ids
 
     def replace(
-        self, found: Float[Array, "*where D"], indices: Int[Array, "*where"], size: int, dtype: Any
+        self,
+        found: Float[Array, "*where D"],
+        indices: Int[Array, "*where"],
+        size: int,
+        dtype: DTypeLike,
     ) -> Float[Array, "*where D"]:
         """Replaces rows looked up in a table of ``size`` rows if their index is a trained token."""
         return replace_taken(found, self.rows[...], indices, self.ids, size, dtype)
@@ -188,7 +193,7 @@ def apart(y: Array, widths: list[int], groups: int) -> list[Array]:
     return [part.reshape(*rows, -1) for part in jnp.split(grouped, ends, axis=-1)]
 
 
-def check_indices(indices: Any, rows: int, what: str = "index") -> None:
+def check_indices(indices: object, rows: int, what: str = "index") -> None:
     """Refuses indices that are out of range for a table of ``rows`` rows, if they are known.
 
     They are unknown within ``jax.jit``, or if other processes hold some of them.
@@ -211,7 +216,7 @@ def check_indices(indices: Any, rows: int, what: str = "index") -> None:
         raise DataError(f"{what} {strange[0]}: allowed are 0 to {rows - 1}")
 
 
-def check_tokens(tokens: Any, name: str = "tokens") -> None:
+def check_tokens(tokens: object, name: str = "tokens") -> None:
     """Refuses tokens that are not a batch of texts.
 
     Raises:
@@ -223,14 +228,15 @@ def check_tokens(tokens: Any, name: str = "tokens") -> None:
         ...
         transformer_jax.core.errors.ArgumentError: tokens have shape (3,): [B T] is needed
     """
-    if not hasattr(tokens, "ndim") or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        found = getattr(tokens, "dtype", type(tokens).__name__)
+    shape, dtype = getattr(tokens, "shape", None), getattr(tokens, "dtype", object)
+    if shape is None or not jnp.issubdtype(dtype, jnp.integer):
+        found = type(tokens).__name__ if dtype is object else dtype
         raise ArgumentError(f"{name} are {found}: an array of whole numbers [B T] is needed")
-    if tokens.ndim != 2:
-        raise ArgumentError(f"{name} have shape {tokens.shape}: [B T] is needed")
+    if len(shape) != 2:
+        raise ArgumentError(f"{name} have shape {shape}: [B T] is needed")
 
 
-def initial_key(rngs: Any) -> Any:
+def initial_key(rngs: object) -> Key[Array, ""]:
     """Returns the random key of a new parameter.
 
     Raises:

@@ -1,12 +1,13 @@
 """Keys and values that a decoder keeps between tokens (KV cache)."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.core.trees import Child
 from transformer_jax.functional.partitioning import constrain, current_mesh
 
 __all__ = ["Cache", "KeysValues", "LayerCache"]
@@ -26,15 +27,20 @@ class LayerCache:
     ``[B K J H]``, which different mesh axes split.
     """
 
-    keys: Any  # [B·K J H], of the past tokens
-    values: Any  # [B·K J U]
-    memory_keys: Any  # [B·K S H] or None: of the encoded states, computed once
-    memory_values: Any  # [B·K S U] or None
+    keys: Child[Array]  # [B·K J H], of the past tokens
+    values: Child[Array]  # [B·K J U]
+    memory_keys: Child[Array] | None  # [B·K S H]: of the encoded states, computed once
+    memory_values: Child[Array] | None  # [B·K S U]
     beams: int = dataclasses.field(default=1, metadata={"static": True})
 
     @classmethod
     def empty(
-        cls, rows: tuple[int, int], slots: int, sizes: tuple[int, int], dtype: Any, beams: int = 1
+        cls,
+        rows: tuple[int, int],
+        slots: int,
+        sizes: tuple[int, int],
+        dtype: DTypeLike,
+        beams: int = 1,
     ) -> "LayerCache":
         """A cache without tokens or memory.
 
@@ -57,7 +63,7 @@ class LayerCache:
     @property
     def memory(self) -> KeysValues | None:
         """Keys and values for cross-attention, ``[1 B·K S _]``, or None without any."""
-        if self.memory_keys is None:
+        if self.memory_keys is None or self.memory_values is None:
             return None
         return _as_sequences(self.memory_keys), _as_sequences(self.memory_values)
 
@@ -105,9 +111,7 @@ class LayerCache:
     def take(self, rows: Int[Array, " N"], count: int) -> "LayerCache":
         """Returns the cache of the sequences ``rows``, out of ``count`` sequences."""
 
-        def pick(x: Any) -> Any:
-            if x is None:
-                return None
+        def pick(x: Array) -> Array:
             if x.ndim == 4:
                 return _constrain(x[rows])
             heads = x.shape[0] // count
@@ -115,8 +119,9 @@ class LayerCache:
             return taken.reshape(rows.shape[0] * heads, *x.shape[1:])
 
         keys, values = pick(self.keys), pick(self.values)
-        memory = pick(self.memory_keys), pick(self.memory_values)
-        return LayerCache(keys, values, *memory, self.beams)
+        memory = (self.memory_keys, self.memory_values)
+        memory_keys, memory_values = (None if x is None else pick(x) for x in memory)
+        return LayerCache(keys, values, memory_keys, memory_values, self.beams)
 
     def resize(self, slots: int) -> "LayerCache":
         """Returns the cache with room for ``slots`` more."""
@@ -146,10 +151,10 @@ class Cache:
     """
 
     layers: tuple[LayerCache, ...]
-    length: Any  # [], tokens read so far
-    memory_mask: Any  # [B 1 1 S] or None: the encoded positions that are not padding
-    ancestry: Any  # [B M S], or None for a single beam
-    starts: Any = None  # [B], the step of each sequence's first token; None is 0
+    length: Child[Array]  # [], tokens read so far
+    memory_mask: Child[Array] | None  # [B 1 1 S]: the encoded positions that are not padding
+    ancestry: Child[Array] | None  # [B M S]; None for a single beam
+    starts: Child[Array] | None = None  # [B], the step of each sequence's first token; None is 0
 
     @property
     def size(self) -> int:
@@ -159,8 +164,7 @@ class Cache:
     def sequences(self, heads: int) -> int:
         """B, the number of sequences, given the number of key heads per sequence."""
         keys = self.layers[0].keys
-        found: int = keys.shape[0] if keys.ndim == 4 else keys.shape[0] // heads
-        return found
+        return keys.shape[0] if keys.ndim == 4 else keys.shape[0] // heads
 
     @property
     def beams(self) -> int:

@@ -4,7 +4,7 @@ Both replace self-attention, with the same masks of texts and the same cache: ea
 values in its slot, and later positions read the slots that their beams see.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ class _Slots(NamedTuple):
 
     cache: LayerCache
     visible: Bool[Array, "#B #Q J"]
-    first: Int[Array, ""]
+    first: int | Int[Array, ""]
 
     def earlier(self, distance: int, queries: int) -> Float[Array, "B {queries} H"]:
         """Returns the values ``distance`` positions before each beam's or token's own, or zeros."""
@@ -58,13 +58,13 @@ class _Slots(NamedTuple):
         return jnp.where(seen[:, :, None], jnp.take(held, there, axis=1), 0)
 
 
-def _slots(cache: LayerCache, mask: Mask | None, first: Any) -> _Slots:
+def _slots(cache: LayerCache, mask: Mask | None, first: int | Array) -> _Slots:
     assert mask is not None, "a step of decoding has a mask"
     assert mask.dense is not None, "a step of decoding has a mask"
     return _Slots(cache, mask.dense[:, 0], first)
 
 
-def _extended(cache: LayerCache, values: Float[Array, "B T H"], slots: Any) -> LayerCache:
+def _extended(cache: LayerCache, values: Float[Array, "B T H"], slots: int | Array) -> LayerCache:
     nothing = jnp.zeros((*values.shape[:2], 0), values.dtype)
     return cache.extend(values[:, None], nothing[:, None], slots)[0]
 
@@ -146,7 +146,7 @@ class RecurrentMixer(Module):
             cache = _extended(cache, held, 0)
         return y, cache
 
-    def _run(self, layer: RecurrentLayer, x: Array, segments: Any) -> tuple[Array, State]:
+    def _run(self, layer: RecurrentLayer, x: Array, segments: Array | None) -> tuple[Array, State]:
         begins = None if segments is None else _begins(segments)
         return layer(x, truncate=self.truncate, begins=begins)
 
@@ -232,7 +232,9 @@ class ConvolutionMixer(Module):
         return gated_linear_unit(y), cache
 
 
-def make_mixer(config: TransformerConfig, *, causal: bool, layer: int, rngs: nnx.Rngs) -> Any:
+def make_mixer(
+    config: TransformerConfig, *, causal: bool, layer: int, rngs: nnx.Rngs
+) -> RecurrentMixer | ConvolutionMixer | None:
     """The mixer of a block, or None if it is attention.
 
     Args:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 from flax import nnx
@@ -46,7 +45,7 @@ def summarize(module: nnx.Module) -> str:
     return "\n".join([f"{type(module).__name__}: {_count(module):,} parameters", *lines])
 
 
-def _parts(module: Any, depth: int) -> Iterator[tuple[int, str, str, int]]:
+def _parts(module: nnx.Module, depth: int) -> Iterator[tuple[int, str, str, int]]:
     """Depth, name, class or shape, and number of parameters of each part that has any."""
     for name, part in vars(module).items():
         if isinstance(part, nnx.Param):

@@ -7,15 +7,15 @@ declarations, and never parameter paths. Code that stacks modules declares their
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.core.trees import path_name
+from transformer_jax.core.trees import Nested, path_name
 
 __all__ = [
     "INDEX_AXES",
@@ -37,7 +37,9 @@ __all__ = [
 
 # Nested dictionaries by path. Their leaves are `nnx.Param` with declarations; the same dictionaries
 # with arrays as leaves are trained and stored.
-Parameters = dict[Any, Any]
+Parameters = Nested
+
+Model = TypeVar("Model", bound=nnx.Module)
 
 LAYERS = "layers"  # the leading axis of parameters stacked for a scan
 
@@ -59,14 +61,14 @@ def parameters(model: nnx.Module) -> Parameters:
     params = nnx.to_pure_dict(nnx.state(model), extract_fn=lambda param: param)
     for path, variable in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_variable):
         _refuse_other_state(path_name(path), variable)
-    return params
+    return cast(Parameters, params)
 
 
-def _is_variable(node: Any) -> bool:
+def _is_variable(node: object) -> bool:
     return isinstance(node, nnx.Variable)
 
 
-def _refuse_other_state(name: str, variable: Any) -> None:
+def _refuse_other_state(name: str, variable: object) -> None:
     if isinstance(variable, nnx.Param):
         return
     instead = "keep other state, such as the averages of nnx.BatchNorm, out of it"
@@ -74,11 +76,11 @@ def _refuse_other_state(name: str, variable: Any) -> None:
         instead = "make nnx.Dropout(rate) without rngs, and call it with rngs=key"
     raise ConfigError(
         f"{name} is {type(variable).__name__}, and a model that is trained holds parameters "
-        f"(nnx.Param) alone: {instead}"
+        f"(nnx.Param[Array]) alone: {instead}"
     )
 
 
-def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> Any:
+def map_parameters(function: Callable[[nnx.Param[Array]], PyTree], params: Parameters) -> PyTree:
     """Applies ``function`` to each parameter of a tree.
 
     Example:
@@ -99,7 +101,7 @@ def values(params: Parameters) -> PyTree:
     return map_parameters(lambda param: param.get_value(), params)
 
 
-def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
+def logical_axes(param: nnx.Variable[Array]) -> tuple[str | None, ...] | None:
     """The axes that a parameter declares, without ``layers`` for one layer of a stack.
 
     Example:
@@ -113,7 +115,7 @@ def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
     return axes
 
 
-def declared_axes(param: nnx.Param) -> tuple[str | None, ...]:
+def declared_axes(param: nnx.Param[Array]) -> tuple[str | None, ...]:
     """The axes that a parameter declares; None for each dimension where it declares none.
 
     Example:
@@ -124,7 +126,7 @@ def declared_axes(param: nnx.Param) -> tuple[str | None, ...]:
     return (None,) * param.ndim if axes is None else axes
 
 
-def is_matrix(param: nnx.Param) -> bool:
+def is_matrix(param: nnx.Param[Array]) -> bool:
     """Returns whether a parameter has at least two axes besides ``layers``.
 
     Example:
@@ -134,7 +136,7 @@ def is_matrix(param: nnx.Param) -> bool:
     return sum(axis != LAYERS for axis in declared_axes(param)) > 1
 
 
-def is_projection(param: nnx.Param) -> bool:
+def is_projection(param: nnx.Param[Array]) -> bool:
     """Returns whether a parameter is a matrix that maps vectors to vectors, as Muon requires.
 
     Embedding tables and classification heads are not, since their axes count tokens or classes.
@@ -198,7 +200,7 @@ def layer_depths(params: Parameters) -> PyTree:
     """
     top = 1 + _highest(params)
 
-    def of(param: nnx.Param) -> Any:
+    def of(param: nnx.Param[Array]) -> np.ndarray | int:
         depth = param.get_metadata("depth", None)
         if isinstance(depth, tuple):
             return np.array(depth).reshape(-1, *(1,) * (param.ndim - 1))
@@ -212,7 +214,7 @@ def _highest(params: Parameters) -> int:
     return int(max(jax.tree.leaves(declared), default=0))
 
 
-def stacked(make: Callable[[nnx.Rngs], nnx.Module], layers: int, rngs: nnx.Rngs) -> Any:
+def stacked(make: Callable[[nnx.Rngs], Model], layers: int, rngs: nnx.Rngs) -> Model:
     """Makes one module with the parameters of ``layers`` modules along a leading axis.
 
     The parameters declare this axis as ``layers``.
@@ -226,7 +228,7 @@ def stacked(make: Callable[[nnx.Rngs], nnx.Module], layers: int, rngs: nnx.Rngs)
     return nnx.vmap(make, transform_metadata=metadata)(rngs.split(layers))
 
 
-def unstacked(module: Any, layers: int) -> list[Any]:
+def unstacked(module: Model, layers: int) -> list[Model]:
     """Splits a module made by :func:`stacked` into modules with their own axes and depths.
 
     Example:
@@ -238,7 +240,7 @@ def unstacked(module: Any, layers: int) -> list[Any]:
     return [_layer(module, i) for i in range(layers)]
 
 
-def _layer(module: Any, i: int) -> Any:
+def _layer(module: Model, i: int) -> Model:
     layer = jax.tree.map(lambda a: a[i], module)
     for _, param in nnx.iter_graph(layer):
         if isinstance(param, nnx.Variable):

@@ -1,6 +1,6 @@
 """Recurrent layers: cells over texts in one or both directions, in stacks."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +133,7 @@ class Recurrent(Module):
         self.outputs = (1 + bidirectional) * size
         widths = [inputs] + [self.outputs] * (layers - 1)
 
-        def of() -> Any:
+        def of() -> nnx.List[RecurrentLayer]:
             made = [RecurrentLayer(width, size, cell, rngs=rngs) for width in widths]
             for depth, layer in enumerate(made, 1):
                 at_depth(layer, depth)
@@ -159,7 +159,9 @@ class Recurrent(Module):
             key: Random key of dropout; None is no dropout.
         """
         layers, truncate = self.depth, self.truncate
-        keys: Any = [None] * layers if key is None else jax.random.split(key, layers)
+        keys: Sequence[None] | Array = (
+            [None] * layers if key is None else jax.random.split(key, layers)
+        )
         found = []
         for i in range(layers):
             x = x if i == 0 else dropout(x, self.dropout, keys[i])
@@ -188,7 +190,9 @@ class Recurrent(Module):
             states: The state of every layer before the position.
             key: Random key of dropout; None is no dropout.
         """
-        keys: Any = [None] * self.depth if key is None else jax.random.split(key, self.depth)
+        keys: Sequence[None] | Array = (
+            [None] * self.depth if key is None else jax.random.split(key, self.depth)
+        )
         found: list[State] = []
         for i in range(self.depth):
             if i:

@@ -1,7 +1,5 @@
 """Attention scores as modules with parameters, by name."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -100,7 +98,7 @@ class LocationScore(Module):
 
 def make_score(
     name: ScoreName, query_size: int, key_size: int, *, places: int = 256, rngs: nnx.Rngs
-) -> Any:
+) -> Score:
     """Makes a score by name: a function of queries and keys, or a module with parameters.
 
     Args:
@@ -135,7 +133,7 @@ def make_score(
     return products[name]
 
 
-def projected_keys(score: Any, k: Float[Array, "B N S J"]) -> Float[Array, "B N S _"]:
+def projected_keys(score: Score, k: Float[Array, "B N S J"]) -> Float[Array, "B N S _"]:
     """The part of a score that depends only on the keys, computed once for all queries.
 
     ``score(q, k)`` is ``score_of_projected(score)(q, projected_keys(score, k))``, up to rounding.
@@ -155,7 +153,7 @@ def projected_keys(score: Any, k: Float[Array, "B N S J"]) -> Float[Array, "B N 
     return score.projected(k) if hasattr(score, "projected") else k
 
 
-def score_of_projected(score: Any) -> Score:
+def score_of_projected(score: Score) -> Score:
     """The score as a function of queries and :func:`projected_keys`.
 
     Example:
@@ -166,6 +164,6 @@ def score_of_projected(score: Any) -> Score:
     return found
 
 
-def _kernel(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Param[Any]:
+def _kernel(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Param[Array]:
     init = jax.nn.initializers.glorot_uniform()
     return nnx.Param(init(rngs.params(), (inputs, outputs), jnp.float32), axes=_AXES)

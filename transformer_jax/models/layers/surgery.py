@@ -1,14 +1,25 @@
 """Replacement of modules in any model: adapters, quantized weights, kernels of a device."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from flax import nnx
 
 __all__ = ["replaced", "with_attention_kernels"]
 
+Model = TypeVar("Model", bound=nnx.Module)
 
-def replaced(model: Any, make: Callable[[str, Any], Any]) -> Any:
+
+@runtime_checkable
+class OnPlatform(Protocol):
+    """A device of JAX, or one that is only described."""
+
+    @property
+    def platform(self) -> str:
+        """Its platform, such as "gpu"."""
+
+
+def replaced(model: Model, make: Callable[[str, nnx.Module], nnx.Module | None]) -> Model:
     """Returns the model with ``make(path, module)`` in place of each module.
 
     ``make`` gets a module and its path, such as ``"decoder/blocks/0/feed_forward/up"``, and returns
@@ -27,9 +38,9 @@ def replaced(model: Any, make: Callable[[str, Any], Any]) -> Any:
         >>> sorted(nnx.to_pure_dict(nnx.state(replaced(model, none)))), len(nnx.state(model))
         ([], 1)
     """
-    done: dict[int, Any] = {}
+    done: dict[int, nnx.Module] = {}
 
-    def visit(path: str, module: Any) -> Any:
+    def visit(path: str, module: nnx.Module) -> nnx.Module:
         if id(module) in done:
             return done[id(module)]
         made = make(path, module)
@@ -42,17 +53,17 @@ def replaced(model: Any, make: Callable[[str, Any], Any]) -> Any:
                     _set(module, name, new)
         return done[id(module)]
 
-    return visit("", nnx.merge(*nnx.split(model)))
+    return cast(Model, visit("", nnx.merge(*nnx.split(model))))
 
 
-def _set(module: Any, name: Any, child: Any) -> None:
+def _set(module: nnx.Module, name: Hashable, child: nnx.Module) -> None:
     if isinstance(module, nnx.List | nnx.Dict):
-        module[name] = child
+        module[name] = child  # type: ignore[index]
     else:
-        setattr(module, name, child)
+        setattr(module, str(name), child)
 
 
-def with_attention_kernels(model: Any, device: Any) -> Any:
+def with_attention_kernels(model: Model, device: OnPlatform) -> Model:
     """Returns the model with the attention kernels of a device; ``model`` does not change.
 
     Modules with a method ``resolve_kernel``, such as :class:`.Attention`, choose their kernel here,
@@ -74,9 +85,8 @@ def with_attention_kernels(model: Any, device: Any) -> Any:
     platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
     capability = getattr(device, "compute_capability", None)
 
-    def resolve(path: str, module: Any) -> Any:
+    def resolve(path: str, module: nnx.Module) -> None:
         if hasattr(module, "resolve_kernel"):
             module.resolve_kernel(platform, float(capability or 9.0))
-        return None
 
     return replaced(model, resolve)

@@ -13,7 +13,7 @@ heads, ``H`` and ``U`` sizes of a key and a value head, ``L`` layers. The formul
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,12 @@ from transformer_jax.functional.positions import (
     yarn_frequencies,
 )
 from transformer_jax.functional.scores import ScaledDot, Scores
-from transformer_jax.models.config import MIXER_KINDS, PositionConfig, TransformerConfig
+from transformer_jax.models.config import (
+    MIXER_KINDS,
+    Implementation,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.models.layers.basic import Embed, Linear, Norm, apart, fused, side_by_side
 from transformer_jax.models.layers.cache import Cache, KeysValues, LayerCache
 from transformer_jax.models.layers.mixer import make_mixer, slot_size
@@ -106,7 +111,7 @@ def sinusoids(
         side = image.image_size // image.patch_size
         grid = sinusoidal_2d(side, side, width)
         return jnp.pad(grid, ((image.num_prefixes, 0), (0, 0)))[:length]
-    layouts: dict[str, Any] = {"sinusoidal_halves": "halves"}
+    layouts: dict[str, positional.Layout] = {"sinusoidal_halves": "halves"}
     layouts |= dict.fromkeys(("sinusoidal", "concatenated"), "interleaved")
     layout = layouts.get(places.kind, "fairseq")
     first = places.offset if layout == "fairseq" else 0
@@ -276,10 +281,12 @@ class Attention(Module):
             platform: ``cpu``, ``gpu`` or ``tpu``.
             capability: The compute capability of a GPU.
         """
-        name: Any = resolve_implementation(
+        name = resolve_implementation(
             self.attention.implementation, platform, self.dtype, max(self.H, self.U), capability
         )
-        self.attention = dataclasses.replace(self.attention, implementation=name)
+        self.attention = dataclasses.replace(
+            self.attention, implementation=cast(Implementation, name)
+        )
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Splits the output of the fused projection into queries, keys and values, heads first."""
@@ -295,10 +302,11 @@ class Attention(Module):
             q, k, v = (split_heads(part, n) for part, n in zip(columns, heads, strict=True))
         return q, k, v
 
-    def apply_rope(self, q, k, ids):
+    def apply_rope(self, q: Array, k: Array, ids: Array | None) -> tuple[Array, Array]:
         """Rotates query and key heads by their positions, if the model has rotary embeddings."""
         if not self.rotate:
             return q, k
+        assert ids is not None, "rotary embeddings have positions"
         how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
         rotate = lambda x: apply_rotary_embedding(x.swapaxes(1, 2), ids, *how).swapaxes(1, 2)
         return rotate(q), rotate(k)
@@ -308,7 +316,7 @@ class Attention(Module):
 ATTENTIONS: dict[str, type[Attention]] = {"attention": Attention}
 
 
-def register_mixer(name: str, attention: type) -> None:
+def register_mixer(name: str, attention: type[Attention]) -> None:
     """Makes ``mixer.kind=name`` a self-attention of one's own; configurations store the name.
 
     It has the parameters, cache, heads, positions, adapters and mesh of :class:`Attention`, of
@@ -501,6 +509,7 @@ class Block(Module):
         else:
             norms = self.mixer_norm, self.mixer_norm_after
             slots = 0 if positions is None else positions.slots
+            assert self.mixer is not None, "a block has self-attention or another mixer"
             y, cache = self.mixer(self.sublayer_input(x, norms), mask, cache=cache, slots=slots)
             y = y if last_n is None else y[:, -last_n:]
         x = self.residual(x, y, norms, keys[0])
@@ -588,7 +597,7 @@ class Stack(Module):
             config, cross=cross, causal=decoder, layer=layer, rngs=rngs
         )
         if config.compute.scan_layers and layers:
-            self.blocks: Any = stacked(functools.partial(make, 0), layers, rngs)
+            self.blocks: Block | nnx.List[Block] = stacked(functools.partial(make, 0), layers, rngs)
             at_depth(self.blocks, tuple(range(1, layers + 1)))
         else:
             self.blocks = nnx.List([make(layer, rngs) for layer in range(layers)])
@@ -717,9 +726,24 @@ class Stack(Module):
         remat = jax.checkpoint if trains and self.config.compute.remat else lambda body: body
         layers: tuple[LayerCache, ...] = ()
 
-        def body(block, x, mask, layer=None, key=None, last_n=None):
-            context = {"memory": memory, "positions": positions, "on_weights": on_weights}
-            return block(x, mask, cache=layer, key=key, last_n=last_n, **context)
+        def body(
+            block: Block,
+            x: Array,
+            mask: Mask | None,
+            layer: LayerCache | None = None,
+            key: Array | None = None,
+            last_n: int | None = None,
+        ) -> tuple[Array, LayerCache | None]:
+            return block(
+                x,
+                mask,
+                memory=memory,
+                cache=layer,
+                positions=positions,
+                key=key,
+                on_weights=on_weights,
+                last_n=last_n,
+            )
 
         if trains and self.config.compute.scan_layers and self.layers:
             x = self._scan(body, remat, x, masks, keys)
@@ -739,14 +763,21 @@ class Stack(Module):
             on_hidden(x)
         return x, layers
 
-    def _scan(self, body, remat, x, masks, keys):
+    def _scan(
+        self,
+        body: Callable[..., tuple[Array, LayerCache | None]],
+        remat: Callable[..., Callable[..., tuple[Array, None]]],
+        x: Array,
+        masks: Mapping[int | None, Mask | None],
+        keys: Array | None,
+    ) -> Array:
         """Runs the loop of :meth:`run` as a scan: one block's code over stacked parameters."""
         local = jnp.array([self.window(i) is not None for i in range(self.layers)])
         # Layers have one window at most, or none: see ScoreConfig.
         near, *far = (masks[window] for window in sorted(masks, key=lambda window: window is None))
         mixed, T = bool(far) and far[0] is not near, x.shape[1]
 
-        def scanned(x, layer):
+        def scanned(x: Array, layer: tuple[Block, Array | None, Array]) -> tuple[Array, None]:
             block, key, local = layer
             mask = near
             if mixed:  # which layers are local is data here, so a mask that differs is an array
@@ -832,7 +863,7 @@ class Stack(Module):
 
     def iter_blocks(self) -> list[Block]:
         """Iterates over all blocks, also of a scanned stack."""
-        if not self.config.compute.scan_layers or not self.layers:
+        if isinstance(self.blocks, nnx.List):
             return list(self.blocks)
         return unstacked(self.blocks, self.layers)
 

@@ -10,12 +10,11 @@ Fields are named for the checkpoints: a parameter has the same path, such as
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Float32, Int, Key
+from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.errors import ConfigError, DataError
@@ -116,25 +115,33 @@ class Head(Module):
 
     def output_table(self, embedding: Embed) -> OutputTable:
         """Returns the map to logits; a tied head uses the table of ``embedding``."""
-        source = embedding if self.table is None else self
+        table, trained = self.table, self.trained
+        if table is None:
+            table, trained = embedding.table, embedding.trained
         bias = None if self.bias is None else self.bias[...]
-        return output_table(source, bias, self.config.scale, self.config.final_logit_softcapping)
+        return output_table(
+            table[...], trained, bias, self.config.scale, self.config.final_logit_softcapping
+        )
 
 
 def output_table(
-    source: Any, bias: Any = None, scale: float = 1.0, softcap: float | None = None
+    table: Float[Array, "V D"],
+    trained: TrainedRows | None = None,
+    bias: Float[Array, " V"] | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
 ) -> OutputTable:
-    """Returns the map to logits for a module's table, of which only some rows may be trained.
+    """Returns the map to logits for a table, of which only some rows may be trained.
 
     Args:
-        source: A module with a ``table`` and ``trained``, its :class:`TrainedRows` or None.
+        table: See :class:`OutputTable`.
+        trained: The rows that are trained; None is all.
         bias: See :class:`OutputTable`.
         scale: See :class:`OutputTable`.
         softcap: See :class:`OutputTable`.
     """
-    trained = source.trained
     rows, ids = (None, ()) if trained is None else (trained.rows[...], trained.ids)
-    return OutputTable(source.table[...], bias, scale, softcap, rows, ids)
+    return OutputTable(table, bias, scale, softcap, rows, ids)
 
 
 # --- encoders: section 3.1 ------------------------------------------------------------------------
@@ -634,17 +641,19 @@ class TransformerEncoderDecoder(TransformerDecoder):
         """Returns a contextual vector for each source token: see :class:`TransformerEncoder`."""
         return self.as_encoder()(source, source_lengths, key=key, on_weights=on_weights).states
 
-    def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
+    def encoded(self, inputs: Mapping[str, PyTree], key: Key[Array, ""] | None = None) -> Encoded:
         """Returns the encoder's states in the form that the decoder reads."""
         return self.as_encoder()(**inputs, key=key)
 
     def hidden(  # type: ignore[override]
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, PyTree],
         tokens: Int[Array, "B T"],
         *,
         key: Key[Array, ""] | None = None,
-        **watch: Any,
+        lengths: Int[Array, " B"] | None = None,
+        on_weights: tuple[OnWeights, OnWeights] | None = None,
+        on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """The hidden state at each of ``tokens``, which are already shifted right.
 
@@ -652,15 +661,23 @@ class TransformerEncoderDecoder(TransformerDecoder):
             inputs: Arguments of the encoder by name.
             tokens: Decoder inputs.
             key: Random key of dropout; None is no dropout.
-            watch: ``lengths``, ``on_weights`` and ``on_hidden`` of
-                :meth:`TransformerDecoder.hidden`.
+            lengths: See :meth:`TransformerDecoder.hidden`.
+            on_weights: Called with the weights of each block.
+            on_hidden: Called with the first block's input and each block's output.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         encoded = self.encoded(inputs, keys[0])
-        return super().hidden(encoded, tokens, key=keys[1], **watch)
+        return super().hidden(
+            encoded,
+            tokens,
+            lengths=lengths,
+            key=keys[1],
+            on_weights=on_weights,
+            on_hidden=on_hidden,
+        )
 
     def init_cache(  # type: ignore[override]
-        self, inputs: Mapping[str, Any], rows: int, size: int, *, beams: int = 1
+        self, inputs: Mapping[str, PyTree], rows: int, size: int, *, beams: int = 1
     ) -> Cache:
         """An empty cache for up to ``size`` tokens of ``rows`` sequences with ``beams`` beams each.
 
@@ -701,9 +718,9 @@ class TransformerEncoderDecoder(TransformerDecoder):
         They are exact whichever kernel the forward pass uses. Blocks with another mixer have only
         cross-attention.
         """
-        maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
+        maps: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
         to = lambda name: lambda weights: maps[name].append(weights)
-        inputs: dict[str, Any] = {"source": source, "source_lengths": source_lengths}
+        inputs: dict[str, PyTree] = {"source": source, "source_lengths": source_lengths}
         inputs["on_weights"] = to("encoder"), to("encoder")
         self.hidden(inputs, target, lengths=target_lengths, on_weights=(to("decoder"), to("cross")))
         return {name: stack_weights(layers) for name, layers in maps.items() if layers}

@@ -141,5 +141,5 @@ class PythonReward:
 
 def model_reward(model: Policies, samples: Samples) -> Float[Array, " B"]:
     """Returns the reward of each sample by the reward model."""
-    found = model.reward(samples.tokens, samples.lengths)
-    return found[:, 0]  # type: ignore[no-any-return]
+    assert model.reward is not None, "the task has a reward model"
+    return model.reward(samples.tokens, samples.lengths)[:, 0]
