@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -98,7 +97,7 @@ class HFGenerator:
     def generate(
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
-        mask: ArrayLike | None = None,
+        mask: Array | np.ndarray | Sequence[Sequence[int]] | None = None,
         generation_config: GenerationConfig | None = None,
     ) -> HFGenerationOutput:
         """Returns continuations of prompts, or outputs for the inputs of an encoder.
@@ -118,7 +117,7 @@ class HFGenerator:
     def submit(
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
-        mask: ArrayLike | None = None,
+        mask: Array | np.ndarray | Sequence[Sequence[int]] | None = None,
         generation_config: GenerationConfig | None = None,
         images: Float[np.ndarray, "B height width C"] | None = None,
     ) -> Callable[[], HFGenerationOutput]:
@@ -259,7 +258,9 @@ class HFGenerator:
             )
         return rows.astype(np.int32)
 
-    def _real(self, ids: Int[np.ndarray, "B S"], mask: ArrayLike | None) -> Bool[np.ndarray, "B S"]:
+    def _real(
+        self, ids: Int[np.ndarray, "B S"], mask: Array | np.ndarray | Sequence[Sequence[int]] | None
+    ) -> Bool[np.ndarray, "B S"]:
         """Marks the tokens of each row that are not padding.
 
         Raises:

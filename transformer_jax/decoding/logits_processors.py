@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
@@ -144,7 +145,7 @@ def _back(tokens: Int[Array, "R W"], length: Int[Array, ""], back: int) -> Int[A
     return jnp.take(tokens, jnp.maximum(length - back, 0), axis=1)
 
 
-def _forbid(x: Array, which: Array) -> Array:
+def _forbid(x: Array, which: Array | np.ndarray) -> Array:
     return jnp.where(which, -jnp.inf, x)
 
 

@@ -4,12 +4,15 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from transformer_jax.core.errors import CheckpointError, UserError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside
 
 __all__ = ["ConfigReader", "diagnose_config", "is_hf_checkpoint", "read_config"]
+
+Value = TypeVar("Value")
 
 _LARGEST = 2**40  # of any plausible size; tensors are compared with it later
 _MOST_BYTES = 16 << 20
@@ -27,9 +30,9 @@ class ConfigReader:
         groups: The nested objects that were read; missing ones are empty.
     """
 
-    def __init__(self, values: Mapping[str, Any], where: str = "config.json"):
+    def __init__(self, values: Mapping[str, Json], where: str = "config.json"):
         self.values, self.where = dict(values), where
-        self.asked: dict[str, Any] = {}
+        self.asked: dict[str, Json] = {}
         self.groups: dict[str, ConfigReader] = {}
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
@@ -61,9 +64,13 @@ class ConfigReader:
         if value is None and default is not None:
             self.asked[name] = default
             return default
-        known = isinstance(value, int | float) and not isinstance(value, bool)
         # NaN is not below the largest either.
-        if not known or not abs(value) <= _LARGEST or (above is not None and value <= above):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not abs(value) <= _LARGEST
+            or (above is not None and value <= above)
+        ):
             least = "" if above is None else f" above {above}"
             raise self.refused(name, value, f"a number{least} is needed, at most {_LARGEST}")
         self.asked[name] = float(value)
@@ -92,7 +99,7 @@ class ConfigReader:
         """
         return name in self.values and self.values[name] is None
 
-    def choice(self, names: tuple[str, ...], allowed: Mapping[str, Any], default: str) -> Any:
+    def choice(self, names: tuple[str, ...], allowed: Mapping[str, Value], default: str) -> Value:
         """Returns the value in ``allowed`` for the string under the first of ``names``.
 
         Raises:
@@ -118,7 +125,7 @@ class ConfigReader:
         )
         return tuple(each.number(str(i)) for i in range(len(value)))
 
-    def filled(self, /, **usual: Any) -> "ConfigReader":
+    def filled(self, /, **usual: Json) -> "ConfigReader":
         """Returns the keys with defaults ``usual`` for missing ones; null counts as a value.
 
         Example:
@@ -127,7 +134,7 @@ class ConfigReader:
         """
         return self.replaced(**usual | self.values)
 
-    def replaced(self, /, **values: Any) -> "ConfigReader":
+    def replaced(self, /, **values: Json) -> "ConfigReader":
         """Returns the keys with some values replaced; reading them counts as reading these."""
         found = ConfigReader(self.values | values, self.where)
         found.asked, found.groups = self.asked, self.groups
@@ -149,7 +156,7 @@ class ConfigReader:
         found.asked, found.groups = known.asked, known.groups
         return found
 
-    def only(self, **usual: Any) -> None:
+    def only(self, **usual: Json) -> None:
         """Refuses keys with values other than these; the first value is the default.
 
         Raises:
@@ -161,12 +168,12 @@ class ConfigReader:
                 wanted = "nothing" if value is None else json.dumps(value)
                 raise self.refused(name, told, f"only {wanted} can be loaded")
 
-    def refused(self, name: str, value: Any, reason: str) -> CheckpointError:
+    def refused(self, name: str, value: Json, reason: str) -> CheckpointError:
         """Returns the error about one key."""
         said = "missing" if value is None else json.dumps(value, default=str)[:80]
         return CheckpointError(f"{self.where}: {name} is {said}: {reason}")
 
-    def _find(self, names: tuple[str, ...]) -> tuple[str, Any]:
+    def _find(self, names: tuple[str, ...]) -> tuple[str, Json]:
         for name in names:
             if self.values.get(name) is not None:
                 return name, self.values[name]
@@ -200,7 +207,7 @@ class _TwiceError(Exception):
     pass
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -208,7 +215,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
+def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], object]) -> str:
     """Names the keys that an outcome depends on, with their values, to append to an error.
 
     Each number and flag that was read, including in nested objects, is changed, and named if the
@@ -243,7 +250,7 @@ def diagnose_config(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]
     return f" ({', '.join(found)})" if found else ""
 
 
-def _read(fields: ConfigReader) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _read(fields: ConfigReader) -> Iterator[tuple[tuple[str, ...], Json]]:
     """Yields the paths and values that were read; for objects, of their keys."""
     for name, value in fields.asked.items():
         if name not in fields.groups or not fields.groups[name].asked:
@@ -253,14 +260,16 @@ def _read(fields: ConfigReader) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (name, *path), value
 
 
-def _changed(values: Mapping[str, Any], path: tuple[str, ...], other: Any) -> dict[str, Any]:
+def _changed(values: Mapping[str, Json], path: tuple[str, ...], other: Json) -> dict[str, Json]:
     """Returns the keys with another value at a path."""
     first, *rest = path
-    inner = _changed(values.get(first) or {}, tuple(rest), other) if rest else other
-    return {**values, first: inner}
+    inner = values.get(first)
+    if rest:
+        other = _changed(inner if isinstance(inner, Mapping) else {}, tuple(rest), other)
+    return {**values, first: other}
 
 
-def _others(value: Any) -> Iterator[Any]:
+def _others(value: Json) -> Iterator[Json]:
     """Returns values near a value; some may be invalid."""
     if isinstance(value, bool):
         yield not value
@@ -269,7 +278,7 @@ def _others(value: Any) -> Iterator[Any]:
         yield from (other for other in near if other > 0)
     elif isinstance(value, float):
         yield from (value / 2, 0.5)
-    elif value:
+    elif isinstance(value, Mapping) and value:
         yield dict(list(value.items())[:-1])
         yield {str(i): str(i) for i in range(len(value) + 1)}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_jax.core.errors import CheckpointError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.tokenizer_settings import Settings, read_json
 
@@ -34,7 +35,7 @@ _GROUP, _OLD_KEY = "sentence_transformers", "sbert_ce_default_activation_functio
 _PAIRS = "pairs"  # our key: False for a model of single texts
 
 
-def is_cross_encoder(folder: Path, fields: Mapping[str, Any]) -> bool:
+def is_cross_encoder(folder: Path, fields: Mapping[str, Json]) -> bool:
     """Returns whether a folder says that sentence-transformers uses it for pairs of texts.
 
     Args:
@@ -48,21 +49,21 @@ def is_cross_encoder(folder: Path, fields: Mapping[str, Any]) -> bool:
     return _is_declared(own, fields) and _group(fields).get(_PAIRS) is not False
 
 
-def _is_declared(own: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+def _is_declared(own: Mapping[str, Json], fields: Mapping[str, Json]) -> bool:
     """Returns whether files say how sentence-transformers uses a model for scores."""
     named = bool(_group(fields)) or bool(fields.get(_OLD_KEY))
     return named or own.get("model_type") == "CrossEncoder"
 
 
-def _group(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _group(fields: Mapping[str, Json]) -> Mapping[str, Json]:
     """Returns what ``config.json`` says about sentence-transformers."""
     group = fields.get(_GROUP)
     return group if isinstance(group, dict) else {}
 
 
 def pair_fields(
-    folder: Path, fields: Mapping[str, Any], model: Model, settings: Settings
-) -> dict[str, Any]:
+    folder: Path, fields: Mapping[str, Json], model: Model, settings: Settings
+) -> dict[str, Json]:
     """Returns how a folder reads pairs of texts and scores them, if not in the usual way.
 
     - ``types``: False if tokens of both texts have type 0;
@@ -84,12 +85,12 @@ def pair_fields(
             f"their ends here: set it to right"
         )
     activation = None if model.task is None else score_activation(folder, fields, model)
-    found: dict[str, Any] = {} if activation is None else {"activation": activation}
+    found: dict[str, Json] = {} if activation is None else {"activation": activation}
     return found if settings.has_token_types else {**found, "types": False}
 
 
 def score_activation(
-    folder: Path, fields: Mapping[str, Any], model: Model
+    folder: Path, fields: Mapping[str, Json], model: Model
 ) -> ScoreActivation | None:
     """Returns the activation of the scores of a folder; None if it says nothing about them.
 
@@ -127,9 +128,7 @@ def score_activation(
     return "sigmoid" if count == 1 else "identity"
 
 
-def _named(
-    own: Mapping[str, Any], fields: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str | None]]:
+def _named(own: Mapping[str, Json], fields: Mapping[str, Json]) -> Iterator[tuple[str, str, Json]]:
     """Yields the activations that a folder names, the first of which counts, and their places."""
     group = _group(fields)
     places = (
@@ -153,7 +152,7 @@ def _scores(model: Model) -> tuple[int, tuple[ScoreActivation, ...]]:
 
 def score_fields(
     model: Model, published: Mapping[str, Any] | None, *, pairs: bool
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """Returns the keys of ``config.json`` by which cross-encoders have the scores of a model.
 
     Without them, sentence-transformers puts a sigmoid on a single score.
@@ -189,6 +188,6 @@ def score_fields(
     return {_GROUP: said if pairs else {**said, _PAIRS: False}}
 
 
-def _same(one: str | None, two: str) -> bool:
+def _same(one: Json, two: str) -> bool:
     """Returns whether two names are those of one class of torch."""
     return str(one).rpartition(".")[2] == two.rpartition(".")[2]

@@ -6,14 +6,20 @@ that its layers support can be exported, regardless of its original family.
 
 import contextlib
 import os
+import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.windowed_generation import TextStart
 from transformer_jax.interop.ctranslate2_layers import LayerSpecs
 from transformer_jax.interop.family import Model
+
+if TYPE_CHECKING:
+    import ctranslate2.specs
 
 __all__ = [
     "check_ctranslate2",
@@ -43,7 +49,12 @@ def check_ctranslate2(model: Model) -> None:
 
 
 def write_ctranslate2(
-    output: Path, model: Model, params: Any, tokenizer: Tokenizer, *, start: TextStart | None = None
+    output: Path,
+    model: Model,
+    params: PyTree,
+    tokenizer: Tokenizer,
+    *,
+    start: TextStart | None = None,
 ) -> str:
     """Writes a model with its tokenizer as a folder for CTranslate2; returns a summary line.
 
@@ -201,7 +212,7 @@ def _framing(tokenizer: Tokenizer, both: bool, start: TextStart) -> str:
     return f"sources are tokens framed as {framed}{prefix}{more}"
 
 
-def _save(spec: Any, output: Path) -> None:
+def _save(spec: "ctranslate2.specs.ModelSpec", output: Path) -> None:
     spec.validate()
     largest = max(variable.num_bytes() for variable in spec.variables().values())
     if largest > _MOST_BYTES:
@@ -217,7 +228,7 @@ def _save(spec: Any, output: Path) -> None:
         raise CheckpointError(f"{output}: cannot be written: {error.strerror}") from None
 
 
-def import_ctranslate2() -> Any:
+def import_ctranslate2() -> types.ModuleType:
     """Imports the package, with threads that sleep while they wait.
 
     Otherwise they spin, which is many times slower on shared processors. ``OMP_WAIT_POLICY`` and

@@ -226,7 +226,7 @@ class CTranslate2Engine:
             refuse_nonfinite(values)
         return found
 
-    def _common(self, config: GenerationConfig, given: int) -> dict[str, Any]:
+    def _common(self, config: GenerationConfig, given: int) -> dict[str, object]:
         least = "min_decoding_length" if self.encodes else "min_length"
         never = [*(self._target[id] for id in config.suppress_tokens), *self._tags]
         return {
@@ -243,7 +243,7 @@ class CTranslate2Engine:
         rows: Sequence[Sequence[int]],
         longest: int,
         whole: bool,
-        how: dict[str, Any],
+        how: dict[str, object],
         begins: Begins,
     ) -> list[tuple[list[list[int]], list[float]]]:
         """Returns the texts of each row as ids, and their scores."""

@@ -1,15 +1,21 @@
 """Conversion of parameters to layers of CTranslate2."""
 
+import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import PyTree
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.functional.positions import rotary_frequencies
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.prepare import unstack_blocks
 from transformer_jax.models.transformer.layers import frequencies_of, sinusoids
+
+if TYPE_CHECKING:
+    import ctranslate2.specs
 
 __all__ = ["LayerSpecs"]
 
@@ -34,11 +40,11 @@ class LayerSpecs:
         specs: The module ``ctranslate2.specs``.
     """
 
-    def __init__(self, params: Any, specs: Any):
+    def __init__(self, params: PyTree, specs: types.ModuleType):
         self.known: Mapping[str, np.ndarray] = _by_name(params)
         self.specs = specs
 
-    def encoder(self, config: TransformerConfig) -> Any:
+    def encoder(self, config: TransformerConfig) -> "ctranslate2.specs.LayerSpec":
         """Sets the encoder of a translator."""
         common = self._settings(config)
         spec = self.specs.TransformerEncoderSpec(config.encoder_layers, **common)
@@ -46,7 +52,7 @@ class LayerSpecs:
         self._stack(spec, "encoder", config, decoder=False)
         return spec
 
-    def decoder(self, config: TransformerConfig) -> Any:
+    def decoder(self, config: TransformerConfig) -> "ctranslate2.specs.LayerSpec":
         """Sets the decoder of a translator or language model, with its head."""
         both, config = bool(config.encoder_layers), config.decoder()
         alibi = config.positions.kind == "alibi"
@@ -71,14 +77,14 @@ class LayerSpecs:
             spec.final_logit_softcapping = float(head.final_logit_softcapping)
         return spec
 
-    def hide(self, spec: Any, tokens: Sequence[int]) -> None:
+    def hide(self, spec: "ctranslate2.specs.LayerSpec", tokens: Sequence[int]) -> None:
         """Sets a score for tokens that is never chosen."""
         head = spec.projection
         bias = head.bias.copy() if head.has_bias() else np.zeros(len(head.weight), np.float32)
         bias[list(tokens)] = _NEVER
         head.bias = bias
 
-    def _settings(self, config: TransformerConfig) -> dict[str, Any]:
+    def _settings(self, config: TransformerConfig) -> dict[str, Json]:
         att, places = config.attention, config.positions
         kv_heads = att.num_kv_heads or att.num_heads
         found = {
@@ -104,7 +110,7 @@ class LayerSpecs:
             found["sliding_window"] = config.scores.sliding_window
         return found
 
-    def _scaling(self, config: TransformerConfig) -> dict[str, Any]:
+    def _scaling(self, config: TransformerConfig) -> dict[str, Json]:
         """Sets RoPE scaling, if any."""
         places, kinds = config.positions, self.specs.RotaryScalingType
         if places.rope_method is not None:
@@ -118,7 +124,14 @@ class LayerSpecs:
         factor = places.rope_interpolation
         return {"rotary_scaling_type": kinds.Linear, "rotary_scaling_factor": factor}
 
-    def _stack(self, spec: Any, side: str, config: TransformerConfig, *, decoder: bool) -> None:
+    def _stack(
+        self,
+        spec: "ctranslate2.specs.LayerSpec",
+        side: str,
+        config: TransformerConfig,
+        *,
+        decoder: bool,
+    ) -> None:
         spec.pre_norm = config.norm.placement != "post"
         spec.scale_embeddings = float(config.embedding_scale)
         if hasattr(spec, "position_encodings"):
@@ -145,7 +158,9 @@ class LayerSpecs:
             return np.zeros((places.max_length, config.d_model), np.float32)
         return np.asarray(sinusoids(config))
 
-    def _block(self, layer: Any, name: str, config: TransformerConfig) -> None:
+    def _block(
+        self, layer: "ctranslate2.specs.LayerSpec", name: str, config: TransformerConfig
+    ) -> None:
         norms = {"self_attention": "self_attention_norm", "ffn": "feed_forward_norm"}
         if config.norm.placement == "sandwich":
             for theirs, ours in (
@@ -175,7 +190,11 @@ class LayerSpecs:
             self._linear(layer.ffn.linear_0_noact, f"{wide}/gate")
 
     def _attention(
-        self, spec: Any, name: str, maps: tuple[tuple[str, ...], ...], config: TransformerConfig
+        self,
+        spec: "ctranslate2.specs.LayerSpec",
+        name: str,
+        maps: tuple[tuple[str, ...], ...],
+        config: TransformerConfig,
     ) -> None:
         scale = config.scores.scale
         spec.queries_scale = float(config.head_dim**-0.5 if scale is None else scale)
@@ -194,14 +213,16 @@ class LayerSpecs:
                 setattr(spec, theirs, self.specs.common_spec.LayerNormSpec(rms_norm=rms))
                 self._norm(getattr(spec, theirs), f"{name}/{ours}", config)
 
-    def _linear(self, spec: Any, *names: str) -> None:
+    def _linear(self, spec: "ctranslate2.specs.LayerSpec", *names: str) -> None:
         """Sets a linear map, or several with the same input, concatenated."""
         kernels = [self.known[f"{name}/kernel"] for name in names]
         spec.weight = np.ascontiguousarray(np.concatenate(kernels, axis=1).T)
         if f"{names[0]}/bias" in self.known:
             spec.bias = np.concatenate([self.known[f"{name}/bias"] for name in names])
 
-    def _norm(self, spec: Any, name: str, config: TransformerConfig) -> None:
+    def _norm(
+        self, spec: "ctranslate2.specs.LayerSpec", name: str, config: TransformerConfig
+    ) -> None:
         spec.gamma = self.known[f"{name}/gain"] + np.float32(config.norm.gain_offset)
         if config.norm.kind == "layer":
             bias = self.known.get(f"{name}/bias")
@@ -215,7 +236,7 @@ def _slower(config: TransformerConfig) -> np.ndarray:
     return (plain / frequencies_of(places, H)).astype(np.float32)
 
 
-def _by_name(params: Any) -> dict[str, np.ndarray]:
+def _by_name(params: PyTree) -> dict[str, np.ndarray]:
     """Returns parameters by name, with separate blocks."""
     apart = dict(params)
     for side in ("encoder", "decoder"):

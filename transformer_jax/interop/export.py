@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.examples import default_template
@@ -54,7 +56,7 @@ _USUAL = TextForm()
 def write_model(
     output: Path,
     model: Model,
-    params: Any,
+    params: PyTree,
     tokenizer: Tokenizer | None,
     published: Mapping[str, Any] | None = None,
     *,
@@ -231,7 +233,7 @@ def _without_templates(processor: Mapping[str, Any] | None) -> list[Mapping[str,
     return [kept for part in processor["processors"] for kept in _without_templates(part)]
 
 
-def _write(path: Path, fields: Mapping[str, Any]) -> None:
+def _write(path: Path, fields: Mapping[str, Json]) -> None:
     _write_text(path, json.dumps(fields, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -245,7 +247,7 @@ def _write_text(path: Path, text: str) -> None:
 def write_folder(
     path: Path,
     model: Model,
-    params: Any,
+    params: PyTree,
     *,
     fields: Mapping[str, Any] | None = None,
     ids: Mapping[str, Any] | None = None,
@@ -301,7 +303,7 @@ def write_folder(
     return said
 
 
-def hf_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.ndarray]:
+def hf_tensors(family: ModelFamily, model: Model, params: PyTree) -> dict[str, np.ndarray]:
     """Returns the tensors of a model by their published names: the exact inverse of loading.
 
     Missing biases are zeros.

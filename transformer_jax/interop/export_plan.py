@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import FAMILIES, family_of
@@ -41,11 +43,11 @@ class ExportPlan:
 
     family: ModelFamily
     model: Model
-    fields: dict[str, Any]
-    change: Callable[[Any], Any] = lambda params: params
+    fields: dict[str, Json]
+    change: Callable[[PyTree], PyTree] = lambda params: params
 
 
-def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
+def unscan_layers(model: Model, params: PyTree) -> tuple[Model, PyTree]:
     """Returns the model with separate blocks, as in all formats.
 
     In a scanned stack, parameters have an axis of layers.
@@ -69,7 +71,7 @@ def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
     return dataclasses.replace(model, config=config, encoder=encoder), params | apart
 
 
-def split_sinusoids(params: Any, width: int) -> Any:
+def split_sinusoids(params: PyTree, width: int) -> PyTree:
     """Returns the parameters of an equivalent model with all sines before all cosines.
 
     Apart from sinusoids, a Transformer does not depend on the order of the axes of the residual
@@ -82,7 +84,7 @@ def split_sinusoids(params: Any, width: int) -> Any:
     """
     order = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
 
-    def moved(name: str, leaf: Any) -> np.ndarray:
+    def moved(name: str, leaf: Array | np.ndarray) -> np.ndarray:
         array = np.asarray(leaf)
         inside = name.split("/")[-3:-1]  # such as self_attention, out
         if name.endswith("table") and not name.startswith(("encoder/relative", "decoder/relative")):
@@ -96,7 +98,7 @@ def split_sinusoids(params: Any, width: int) -> Any:
     return unflatten_dict({name: moved(name, leaf) for name, leaf in flatten_dict(params).items()})
 
 
-def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> ExportPlan:
+def choose_family(model: Model, fields: Mapping[str, Json] | None = None) -> ExportPlan:
     """Chooses the family for a model.
 
     Args:
@@ -135,7 +137,7 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
     raise ConfigError(f"no Hugging Face model type has this architecture{reason}")
 
 
-def fields_of(model: Model, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def fields_of(model: Model, fields: Mapping[str, Json]) -> dict[str, Json] | None:
     """Returns the configuration that a model was published with, updated by later changes.
 
     Args:
@@ -155,7 +157,7 @@ def fields_of(model: Model, fields: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if _differences(there, back) else made
 
 
-def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
+def _ways(model: Model) -> Iterator[tuple[Model, Callable[[PyTree], PyTree]]]:
     """Yields a model and equivalent models, with the conversion of parameters."""
     config = model.config
     if not config.positions.kind.startswith("sinusoidal"):
@@ -176,7 +178,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
         yield model, lambda params: params
 
 
-def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[Any], Any]]:
+def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[PyTree], PyTree]]:
     """Returns the model with an image encoder's sinusoids as a table, and its parameters."""
     encoder = model.encoder
     if encoder is None or not encoder.positions.kind.startswith("sinusoidal"):
@@ -184,7 +186,7 @@ def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[Any], Any]]:
     positions = dataclasses.replace(encoder.positions, kind="learned", offset=0)
     learned = dataclasses.replace(encoder, positions=positions)
 
-    def change(params: Any) -> Any:
+    def change(params: PyTree) -> PyTree:
         part = params["encoder"]
         stack = part["encoder"] | {"positions": {"table": np.asarray(sinusoids(encoder))}}
         return params | {"encoder": part | {"encoder": stack}}
@@ -192,7 +194,7 @@ def _with_learned_encoder(model: Model) -> tuple[Model, Callable[[Any], Any]]:
     return dataclasses.replace(model, encoder=learned), change
 
 
-def with_table(params: Any, config: TransformerConfig) -> Any:
+def with_table(params: PyTree, config: TransformerConfig) -> PyTree:
     """Returns the parameters of the model with its sinusoids as tables, as if learned."""
     table = np.asarray(sinusoids(config))
     stacks = [side for side in ("encoder", "decoder") if side in params]

@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.models.build import Kind, TaskKind
 from transformer_jax.models.config import TransformerConfig
@@ -105,7 +106,7 @@ class ModelFamily:
     types: tuple[str, ...]
     model: Callable[[ConfigReader, Tensors], Model]
     mappings: Callable[[Model], list[TensorMapping]]
-    fields: Callable[[Model], dict[str, Any]]
+    fields: Callable[[Model], dict[str, Json]]
     ignored: tuple[str, ...] = ()
     unused: Callable[[Model], tuple[str, ...]] = lambda model: ()
     copies: tuple[str, ...] = ()

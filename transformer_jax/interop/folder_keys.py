@@ -7,9 +7,10 @@ told. The tables hold the keys of transformers 5 and sentence-transformers 6, an
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.core.errors import CheckpointError, DataError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.task_progress import log
 from transformer_jax.interop.tokenizer_settings import read_json
 
@@ -27,10 +28,12 @@ class KeyUse(NamedTuple):
 
     applied: bool
     why: str
-    only: tuple[Any, ...] | None = None
+    only: tuple[Json, ...] | None = None
 
 
-def _keys(applied: bool, why: str, names: str, only: tuple[Any, ...] | None = None) -> Any:
+def _keys(
+    applied: bool, why: str, names: str, only: tuple[Json, ...] | None = None
+) -> dict[str, KeyUse]:
     return dict.fromkeys(names.split(), KeyUse(applied, why, only))
 
 
@@ -199,7 +202,7 @@ def check_keys(folder: Path) -> None:
             )
 
 
-def _refused(fields: Mapping[str, Any], table: Mapping[str, KeyUse]) -> Iterator[tuple[str, str]]:
+def _refused(fields: Mapping[str, Json], table: Mapping[str, KeyUse]) -> Iterator[tuple[str, str]]:
     """Yields keys with unsupported values, and what is supported."""
     for key, value in fields.items():
         only = table[key].only if key in table else None

@@ -11,15 +11,16 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import numpy as np
 from flax import nnx
+from jaxtyping import Array
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, UserError, no_such_run
 from transformer_jax.core.numerics import all_finite
-from transformer_jax.core.trees import default_device, flatten_dict, unflatten_dict
+from transformer_jax.core.trees import Nested, default_device, flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader, diagnose_config, read_config
 from transformer_jax.interop.families import FAMILIES
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping, Tensors
@@ -27,7 +28,7 @@ from transformer_jax.interop.safetensors_header import FLOATS
 from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.interop.tensor_memory import Memory, Shared, aligned
-from transformer_jax.models.build import make_model
+from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.two_towers import TwoTowers
@@ -70,7 +71,7 @@ class HFCheckpoint:
     tensors: TensorFolder
     names: Mapping[str, str]
 
-    def load(self, place: Callable[[str, np.ndarray], Any] | None = None) -> dict[Any, Any]:
+    def load(self, place: Callable[[str, np.ndarray], Array | np.ndarray] | None = None) -> Nested:
         """Loads the parameters as nested dictionaries of float32 arrays.
 
         Two tensors at a time are read, transposed and placed, so that little memory is needed
@@ -94,7 +95,7 @@ class HFCheckpoint:
         pages = self.tensors.mapped() if stay else {}
         put = place or (lambda name, array: array if stay else jax.device_put(array))
 
-        def part(name: str) -> dict[str, Any]:
+        def part(name: str) -> dict[str, np.ndarray | Array]:
             mappings, there = together[name], self.names[name]
             moved = (
                 any(needs_copy(mapping) for mapping in mappings)
@@ -157,16 +158,17 @@ def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
     return HFCheckpoint(folder, fields, family, model, mappings, tensors, names)
 
 
-def abstract_model(model: Model) -> Any:
+def abstract_model(model: Model) -> nnx.Module:
     """Returns the model with shapes instead of parameters."""
-    kind: Any = model.kind
-    how: dict[str, Any] = {
-        "mlm_head": model.words,
-        "next_sentence": model.next_sentence,
-        "task": model.task,
-        "labels": len(model.labels),
-    }
-    make: Any = lambda: make_model(kind, model.config, **how, rngs=nnx.Rngs(0))
+    make: Callable[[], nnx.Module] = lambda: make_model(
+        cast(Kind, model.kind),
+        model.config,
+        mlm_head=model.words,
+        next_sentence=model.next_sentence,
+        task=model.task,
+        labels=len(model.labels),
+        rngs=nnx.Rngs(0),
+    )
     encoder, contrast = model.encoder, model.contrast
     if encoder is not None and contrast is not None:
         make = lambda: TwoTowers(encoder, model.config, contrast, rngs=nnx.Rngs(0))
@@ -254,7 +256,7 @@ class _Mismatch(NamedTuple):
     shape: bool = False
 
 
-def _expected(family: ModelFamily, model: Model, mismatch: _Mismatch) -> Any:
+def _expected(family: ModelFamily, model: Model, mismatch: _Mismatch) -> object:
     """Returns whether a model has a tensor, and the expected shape if it differs."""
     for mapping in family.mappings(model):
         if mapping.hf_name == mismatch.tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jaxtyping import PyTree
 
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
@@ -51,7 +52,7 @@ _STRIDE = 128  # overlap of windows over a context in tokens, as is usual for th
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> HFCheckpoint:
+def _opened(path: Path, real: Path, stamps: tuple[object, ...]) -> HFCheckpoint:
     """Opens the folder; cached by its real path and the stamps of its files."""
     check_keys(path)
     return open_hf_checkpoint(path)
@@ -370,7 +371,7 @@ def convert(
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def save_converted(run: RunDirectory, params: Any, describe: Manifest) -> None:
+def save_converted(run: RunDirectory, params: PyTree, describe: Manifest) -> None:
     """Writes parameters as the only checkpoint of a run, step 0."""
     from transformer_jax.runs.checkpoint import Checkpointer
     from transformer_jax.training.state import TrainState

@@ -6,8 +6,9 @@ https://huggingface.co/docs/transformers/main_classes/image_processor
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.images.preprocessing import MAX_SIDE, Preprocessing
 from transformer_jax.data.images.transforms import Filter, Fit
 from transformer_jax.interop.config_reader import ConfigReader
@@ -148,7 +149,8 @@ def _class_of(fields: ConfigReader, model_type: str) -> Defaults:
 
 def _size(fields: ConfigReader, usual: Defaults) -> tuple[Fit, int]:
     """Returns whether both sides are resized or the short one, and to which size."""
-    square, size = fields.flag("default_to_square", usual.square), fields.values.get("size")
+    square = fields.flag("default_to_square", usual.square)
+    size: Any = fields.values.get("size")
     if size is None:
         size = usual.size
     if isinstance(size, int) and not square:
@@ -160,17 +162,16 @@ def _size(fields: ConfigReader, usual: Defaults) -> tuple[Fit, int]:
     return "crop" if short else "squash", side
 
 
-def _square(fields: ConfigReader, name: str, size: object) -> int:
+def _square(fields: ConfigReader, name: str, size: Json) -> int:
     """Returns the side of a square: from a number, height and width by name, or a list of both."""
     if isinstance(size, dict) and set(size) == {"height", "width"}:
         size = [size["height"], size["width"]]
-    sides: list[Any] = size if isinstance(size, list) else [size, size]
+    sides = size if isinstance(size, list) else [size, size]
     if len(sides) != 2 or sides[0] != sides[1] or not _is_side(sides[0]):
         raise fields.refused(
             name, size, f"one number of pixels for both sides is needed, at most {MAX_SIDE:,}"
         )
-    side: int = sides[0]
-    return side
+    return cast(int, sides[0])
 
 
 def _is_side(side: object) -> bool:

@@ -4,15 +4,16 @@ import dataclasses
 import operator
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.config import Activation, TransformerConfig
 
 __all__ = ["ACTIVATIONS", "Key", "KeyTable", "activation", "flag", "number", "size", "written"]
 
 # Hugging Face's names of activations, and ours.
-ACTIVATIONS: Mapping[str, str] = {
+ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
@@ -25,8 +26,8 @@ ACTIVATIONS: Mapping[str, str] = {
     "tanh": "tanh",
 }
 
-_Read = Callable[[ConfigReader], Any]
-_Write = Callable[[TransformerConfig], Any]
+_Read = Callable[[ConfigReader], object]
+_Write = Callable[[TransformerConfig], Json]
 
 
 class Key(NamedTuple):
@@ -80,7 +81,9 @@ def number(
     return Key(name, paths, read, operator.attrgetter(paths[0]))
 
 
-def flag(settings: str, name: str, default: bool, values: tuple[Any, Any] = (False, True)) -> Key:
+def flag(
+    settings: str, name: str, default: bool, values: tuple[object, object] = (False, True)
+) -> Key:
     """Returns the key of a boolean for two values.
 
     Args:
@@ -138,7 +141,7 @@ class KeyTable:
     def __init__(self, *keys: Key):
         self.keys = keys
 
-    def settings(self, fields: ConfigReader) -> dict[str, Any]:
+    def settings(self, fields: ConfigReader) -> dict[str, object]:
         """Returns the values of settings by dotted path.
 
         Raises:
@@ -150,7 +153,7 @@ class KeyTable:
                 found.update(dict.fromkeys(key.settings, key.read(fields)))
         return found
 
-    def config(self, fields: ConfigReader, settings: Mapping[str, Any]) -> TransformerConfig:
+    def config(self, fields: ConfigReader, settings: Mapping[str, object]) -> TransformerConfig:
         """Returns the configuration of a model.
 
         Args:
@@ -160,7 +163,7 @@ class KeyTable:
         Raises:
             CheckpointError: A value is invalid.
         """
-        groups: dict[str, dict[str, Any]] = {name: {} for name in _GROUPS}
+        groups: dict[str, dict[str, object]] = {name: {} for name in _GROUPS}
         values: dict[str, Any] = {}
         for path, value in (self.settings(fields) | dict(settings)).items():
             group, _, name = path.rpartition(".")
@@ -172,14 +175,14 @@ class KeyTable:
                 values[group] = _GROUPS[group](**members)
         return TransformerConfig(**values)
 
-    def fields(self, config: TransformerConfig) -> dict[str, Any]:
+    def fields(self, config: TransformerConfig) -> dict[str, Json]:
         """Returns the keys of a configuration."""
         return {key.name: key.write(config) for key in self.keys}
 
 
 # The nested configurations by name.
-_GROUPS: dict[str, Any] = {
-    name: kind
+_GROUPS: dict[str, Callable[..., object]] = {
+    name: cast(Callable[..., object], kind)
     for name, kind in typing.get_type_hints(TransformerConfig).items()
     if dataclasses.is_dataclass(kind)
 }

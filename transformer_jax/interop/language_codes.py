@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.languages import Direction, LanguageTags
 from transformer_jax.interop.tokenizer_settings import Settings, read_ids
 
@@ -169,7 +170,7 @@ def check_dictionary(
         )
 
 
-def tokenizer_fields(tags: LanguageTags, names: Mapping[str, str]) -> dict[str, Any]:
+def tokenizer_fields(tags: LanguageTags, names: Mapping[str, str]) -> dict[str, Json]:
     """Returns the keys of ``tokenizer_config.json`` about languages, for transformers.
 
     Args:
@@ -188,7 +189,7 @@ def tokenizer_fields(tags: LanguageTags, names: Mapping[str, str]) -> dict[str, 
     kinds = {str(match.lastgroup) for match in matches if match}
     if len(kinds) != 1 or tags.begins != ("to",):
         return {}
-    found: dict[str, Any] = {"additional_special_tokens": list(names.values())}
+    found: dict[str, Json] = {"additional_special_tokens": list(names.values())}
     for key, name in zip(("src_lang", "tgt_lang"), tags.default, strict=True):
         found |= {} if name is None else {key: name}
     if (kind := kinds.pop()) in _CLASSES:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.functional.low_rank import lora_scale
 from transformer_jax.interop.config_reader import read_config
 
@@ -95,8 +96,7 @@ class PeftConfig:
 
     def rank(self, module: str) -> int:
         """Returns the rank of a module's adapter."""
-        rank: int = _of_pattern(self.fields.get("rank_pattern"), module, self.fields.get("r", 8))
-        return rank
+        return int(_of_pattern(self.fields.get("rank_pattern"), module, self.fields.get("r", 8)))
 
     def scale(self, module: str) -> float:
         """Returns the factor of the product of a module's adapter."""
@@ -153,7 +153,7 @@ def _excluded(names: str | Sequence[str] | None, module: str) -> bool:
     return _ends(module, names or ())
 
 
-def _of_pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
+def _of_pattern(patterns: Mapping[str, float] | None, module: str, default: float) -> float:
     """Returns the value of the first pattern that matches the end of a module's name."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
@@ -181,7 +181,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
     for name, value in fields.items():
         if name in _WITHOUT_EFFECT or name in _APPLIED:
             continue
-        off: tuple[Any, ...] = (None, False) if name in _VARIANTS else (None, False, [], {})
+        off: tuple[Json, ...] = (None, False) if name in _VARIANTS else (None, False, [], {})
         if value not in off:
             raise ConfigError(
                 f"{folder}: {name} is {json.dumps(value)[:60]}: adapters with it are not supported"
@@ -189,11 +189,11 @@ def read_peft_config(folder: Path) -> PeftConfig:
     return PeftConfig(folder, fields)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_rank(value: Any) -> bool:
+def _is_rank(value: object) -> bool:
     return type(value) is int and value >= 1
 
 

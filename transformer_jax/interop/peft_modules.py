@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
@@ -214,7 +213,7 @@ def _ties(config: PeftConfig, base: BaseModules) -> bool:
 
 
 def check_saved(
-    config: PeftConfig, tensors: Mapping[str, Any], base: BaseModules, names: Mapping[str, str]
+    config: PeftConfig, tensors: Mapping[str, object], base: BaseModules, names: Mapping[str, str]
 ) -> set[str]:
     """Returns the tensors, by bare name, of ``modules_to_save``.
 

@@ -124,7 +124,7 @@ def read_rows(
 
 
 def _refuse_missing(
-    config: PeftConfig, rows: Mapping[str, tuple[tuple[int, ...], Any]], base: BaseModules
+    config: PeftConfig, rows: Mapping[str, tuple[tuple[int, ...], object]], base: BaseModules
 ) -> None:
     """Refuses tokens without rows in the file, and different rows of tied tables."""
     folder, said = config.folder, config.fields.get(INDICES)

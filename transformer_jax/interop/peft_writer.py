@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.peft_config import CONFIG, INDICES
 from transformer_jax.interop.peft_modules import BaseModules, linear_maps, untied
@@ -163,7 +163,7 @@ def _fields(
     ranks: Mapping[str, int],
     scales: Mapping[str, float],
     tensors: Mapping[str, np.ndarray],
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     """Returns the ``adapter_config.json`` of an adapter: the original, or a new one."""
     if "peft" in adapter.origin:
         return dict(adapter.origin["peft"])
@@ -195,7 +195,7 @@ def _fields(
 
 
 def _write(
-    folder: Path, tensors: Mapping[str, np.ndarray], fields: Mapping[str, Any], base: str | None
+    folder: Path, tensors: Mapping[str, np.ndarray], fields: Mapping[str, Json], base: str | None
 ) -> None:
     metadata = {"format": "pt"} | ({} if base is None else {"base_sha256": base})
     try:

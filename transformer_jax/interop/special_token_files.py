@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint
 from transformer_jax.interop.language_codes import check_dictionary, find_languages
@@ -37,7 +38,7 @@ def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) ->
 
     backend = open_backend(text)
     found: dict[str, Any] = {**names, **_by_configuration(folder, backend)}
-    kind = folder.fields.values["model_type"]
+    kind = str(folder.fields.values["model_type"])
     settings = read_settings(folder.path)
     try:
         if folder.model.kind == "encoder-decoder":
@@ -54,7 +55,7 @@ def special_tokens(folder: HFCheckpoint, text: str, names: Mapping[str, str]) ->
     return found
 
 
-def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> dict[str, Any]:
+def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> dict[str, Json]:
     """Returns token names by role, and further end tokens, from ids in the configuration.
 
     The decoder of an encoder-decoder starts with decoder_start_token_id, followed by the
@@ -64,10 +65,10 @@ def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> 
     fields = generation_fields(folder.path, folder.fields)
     encodes = folder.model.kind in ("encoder-decoder", "captioner")
     begin = "decoder_start_token_id" if encodes else "bos_token_id"
-    found: dict[str, Any] = {}
-    usual = {"decoder_start_token_id": _DECODER_STARTS.get(folder.fields.values["model_type"])}
+    found: dict[str, Json] = {}
+    usual = {"decoder_start_token_id": _DECODER_STARTS.get(str(folder.fields.values["model_type"]))}
 
-    def several(key: str) -> list[Any]:
+    def several(key: str) -> list[Json]:
         value = fields.values.get(key)
         value = folder.fields.values.get(key, usual.get(key)) if value is None else value
         ids = value if isinstance(value, list) and value else [value]
@@ -97,7 +98,7 @@ def _by_configuration(folder: HFCheckpoint, backend: "tokenizers.Tokenizer") -> 
     return found
 
 
-def _token(backend: "tokenizers.Tokenizer", id: Any) -> str | None:
+def _token(backend: "tokenizers.Tokenizer", id: Json) -> str | None:
     """Returns the token of an id in a configuration, or None."""
     token: str | None = backend.id_to_token(id) if type(id) is int and id >= 0 else None
     return token

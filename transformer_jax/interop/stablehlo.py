@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax import export
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, install
 from transformer_jax.data.files import read_file
@@ -39,7 +40,7 @@ _OLD_LIMIT = "B >= 2"  # for decoding, in folders exported before programs suppo
 def write_stablehlo(
     output: Path,
     model: "Model",
-    params: Any,
+    params: PyTree,
     tokenizer: "Tokenizer",
     *,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),

@@ -6,8 +6,8 @@ Classes of BERT and of byte-level vocabularies make their normalizer and pre-tok
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.tokenizer_settings import Settings
 
 __all__ = ["BYTE_LEVEL", "WORDPIECE", "with_class_settings"]
@@ -63,7 +63,7 @@ def with_class_settings(text: str, settings: Settings) -> str:
     return json.dumps(fields, ensure_ascii=False) if changed else text
 
 
-def _parts(value: Any) -> Iterator[dict[str, Any]]:
+def _parts(value: Json) -> Iterator[dict[str, Json]]:
     """Yields a normalizer or a pre-tokenizer, or the parts of a sequence."""
     if isinstance(value, dict):
         yield value

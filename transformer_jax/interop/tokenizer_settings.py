@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, DataError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.tensor_files import inside
 
@@ -53,7 +54,7 @@ class Settings:
     """
 
     def __init__(
-        self, fields: Mapping[str, Any], kind: str = "", added_tokens: Mapping[str, int] = {}
+        self, fields: Mapping[str, Json], kind: str = "", added_tokens: Mapping[str, int] = {}
     ):
         """Combines the fields of the files.
 
@@ -265,7 +266,7 @@ def read_json(folder: Path, name: str, kind: type) -> Any:
     return found
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _object(path: Path) -> dict[str, Json]:
     return read_json(path.parent, path.name, dict) or {}
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Float32, Int, Key, PyTree
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import raise_depth
-from transformer_jax.models.protocol import Decoder, Encoded
+from transformer_jax.models.protocol import AnyDecoder, Encoded
 
 __all__ = ["EncoderDecoder"]
 
@@ -41,9 +41,9 @@ class EncoderDecoder(Module):
             return encoded
         return encoded._replace(states=self.bridge(encoded.states))
 
-    def as_decoder(self) -> Decoder:
+    def as_decoder(self) -> AnyDecoder:
         """Returns the decoder as a separate module."""
-        return cast(Decoder, self.decoder)
+        return cast(AnyDecoder, self.decoder)
 
     def hidden(
         self,
@@ -56,7 +56,7 @@ class EncoderDecoder(Module):
 
         Args:
             inputs: Arguments of the encoder by name.
-            tokens: Decoder inputs.
+            tokens: AnyDecoder inputs.
             key: Random key of dropout; None is no dropout.
         """
         keys = (None, None) if key is None else jax.random.split(key)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree
 
 from transformer_jax.functional.losses import OutputTable
 
-__all__ = ["Decodable", "Decoder", "Encoded", "Extendable", "Scorer"]
+__all__ = ["AnyDecoder", "Decodable", "Encoded", "Extendable", "Scorer"]
 
 
 class Encoded(NamedTuple):
@@ -92,5 +92,5 @@ class Decodable(Extendable, Protocol):
 
 
 @runtime_checkable
-class Decoder(Scorer, Decodable, Protocol):
+class AnyDecoder(Scorer, Decodable, Protocol):
     """A decoder of any encoded states: it scores complete sequences, and decodes them."""

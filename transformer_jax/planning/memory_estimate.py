@@ -11,14 +11,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.extend.core import Literal
 from jax.sharding import AbstractMesh, Mesh
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.kernels.cross_entropy import LARGE
@@ -196,7 +196,7 @@ def working_bytes(
     return total
 
 
-def residual_bytes(function: Callable[..., Any], *arguments: Any) -> int:
+def residual_bytes(function: Callable[..., PyTree], *arguments: PyTree) -> int:
     """Bytes that the backward pass of ``function`` needs in addition to arguments and constants.
 
     Args:
@@ -214,7 +214,7 @@ def residual_bytes(function: Callable[..., Any], *arguments: Any) -> int:
     found = {one for one in traced.outvars if not isinstance(one, Literal)} - known
     # Random keys, which have no item size, are small.
     numeric = lambda dtype: not jnp.issubdtype(dtype, jax.dtypes.extended)
-    shapes: list[Any] = [one.aval for one in found]
+    shapes = [cast(jax.core.ShapedArray, one.aval) for one in found]
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in shapes if numeric(a.dtype))
 
 
@@ -266,7 +266,7 @@ def _translator_bytes(config: RecurrentConfig, rows: int, length: int) -> int:
     tokens = jnp.zeros((rows, length), jnp.int32)
     inputs = {"source": tokens, "source_lengths": jnp.zeros(rows, jnp.int32)}
 
-    def hidden(params: Any) -> Any:
+    def hidden(params: PyTree) -> Array:
         key = jax.random.key(0) if config.dropout else None
         return nnx.merge(graph, params).hidden(inputs, tokens, key=key)
 

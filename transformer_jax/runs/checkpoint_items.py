@@ -128,7 +128,7 @@ def read_item(directory: Path, leaves: Mapping[str, Leaf]) -> dict[str, PyTree]:
     One of several processes can read NumPy arrays alone.
     """
     ocp = orbax()
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     placed = [leaf for leaf in leaves.values() if getattr(leaf, "sharding", None) is not None]
     if jax.process_count() > 1 and not placed:
         # By default, Orbax waits for the other processes, which may never get here.

@@ -6,10 +6,11 @@ it for minutes, by the clock of the store, the run is taken over.
 """
 
 import json
+import os
 import time
-from typing import Any
 
 from transformer_jax.core.errors import CheckpointError, command
+from transformer_jax.core.json_types import Json
 from transformer_jax.core.processes import process_alive, this_process
 from transformer_jax.core.storage.objects import Objects
 from transformer_jax.core.storage.urls import url_of_folder
@@ -85,7 +86,7 @@ class Lease(NoLease):
         except OSError as error:
             raise CheckpointError(f"{self.url}: cannot be read: {error.strerror}") from None
 
-    def _refuse_living(self, found: dict[str, Any]) -> None:
+    def _refuse_living(self, found: dict[str, Json]) -> None:
         alive = process_alive(found)
         if alive or (alive is None and self._silent() < self._stale):
             raise CheckpointError(
@@ -140,7 +141,7 @@ class Lease(NoLease):
         if (self._read() or {}).get("token") == token:
             self._objects.remove([_NAME])
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> dict[str, Json] | None:
         try:
             found = json.loads(self._objects.read(_NAME))
         except FileNotFoundError:
@@ -154,7 +155,7 @@ def _content(token: str) -> bytes:
     return json.dumps(this_process() | {"token": token}).encode()
 
 
-def lease_of(folder: Any) -> NoLease:
+def lease_of(folder: str | os.PathLike[str]) -> NoLease:
     """Returns the lease of the run with this working copy; a dummy for other folders."""
     url = url_of_folder(folder)
     return NoLease() if url is None else Lease(url)

@@ -40,7 +40,7 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 
 class AdapterOrigin(TypedDict, total=False):
-    """Where an adapter comes from."""
+    """The origin of an adapter."""
 
     variant: str  # lora, dora or rslora
     names: Mapping[str, str]  # the dtypes of the frozen parameters, by name

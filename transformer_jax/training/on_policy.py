@@ -8,7 +8,7 @@ devices.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,10 @@ from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.functional import policy_gradients as gradients
 from transformer_jax.functional.partitioning import constrain_rows
+from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.heads import ValuedDecoder
 from transformer_jax.models.partition import Merge
+from transformer_jax.models.protocol import Decodable
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training.preference_objectives import Policies, token_log_probs
 from transformer_jax.training.settings import OnPolicy
@@ -140,8 +142,17 @@ def kl_coefficient(opt_state: Adaptive) -> Float[Array, ""]:
     return opt_state.kl_coefficient
 
 
+@runtime_checkable
+class SampledModel(Decodable, Protocol):
+    """A language model to sample from."""
+
+    @property
+    def config(self) -> TransformerConfig:
+        """Its configuration."""
+
+
 def sample(
-    model: Decoder,
+    model: SampledModel,
     prompts: dict[str, Array],
     key: Key[Array, ""],
     special: SpecialTokens,

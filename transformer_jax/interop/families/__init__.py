@@ -5,8 +5,8 @@ Each family is a file with ``FAMILIES``; its name below registers it.
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.family import ModelFamily
 
 __all__ = ["FAMILIES", "family_of"]
@@ -36,7 +36,7 @@ FAMILIES: tuple[ModelFamily, ...] = tuple(
 )
 
 
-def family_of(fields: Mapping[str, Any]) -> ModelFamily:
+def family_of(fields: Mapping[str, Json]) -> ModelFamily:
     """Returns the family of a published configuration, which must be a known one.
 
     Example:

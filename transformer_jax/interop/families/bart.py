@@ -7,8 +7,8 @@ after and Pegasus before sub-layers, both with sinusoidal positions.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,
@@ -52,7 +52,7 @@ _TABLE = KeyTable(
 
 
 def model_of_layout(
-    fields: ConfigReader, tensors: Tensors, settings: Mapping[str, Any], *, before: bool = False
+    fields: ConfigReader, tensors: Tensors, settings: Mapping[str, object], *, before: bool = False
 ) -> Model:
     """Returns a model with further settings; ``before`` means pre-norm."""
     fields.only(normalize_before=before, tie_word_embeddings=True)
@@ -149,7 +149,7 @@ def _layer(ours: str, theirs: str, cross: bool) -> list[TensorMapping]:
     return found
 
 
-def published_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
+def published_fields(kind: str, name: str, model: Model) -> dict[str, Json]:
     """Returns the keys of a model by type and class."""
     return {
         "model_type": kind,

@@ -5,9 +5,9 @@ Devlin et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/b
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,
@@ -55,7 +55,7 @@ _TABLE = KeyTable(
 
 
 def config_of(
-    fields: ConfigReader, settings: Mapping[str, Any], *, embedding: int | None = None
+    fields: ConfigReader, settings: Mapping[str, object], *, embedding: int | None = None
 ) -> TransformerConfig:
     """Returns the encoder described by BERT's keys.
 
@@ -142,12 +142,12 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found + label_mappings(model)
 
 
-def body_fields(model: Model) -> dict[str, Any]:
+def body_fields(model: Model) -> dict[str, Json]:
     """Returns the keys that BERT, RoBERTa and ELECTRA share."""
     return {**_TABLE.fields(model.config), **label_fields(model)}
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder as BERT."""
     name = architecture("Bert", task=model.task, words=model.words)
     if model.next_sentence and model.words:

@@ -4,9 +4,10 @@ Radford et al. 2021. Layout: https://huggingface.co/docs/transformers/model_doc/
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,
@@ -21,7 +22,15 @@ from transformer_jax.interop.key_table import Key, KeyTable, activation, number,
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
 
-__all__ = ["FAMILIES", "TowerTables", "both_fields", "both_mappings", "part_of", "tower_keys"]
+__all__ = [
+    "FAMILIES",
+    "TowerTables",
+    "both_fields",
+    "both_mappings",
+    "contrast_of",
+    "part_of",
+    "tower_keys",
+]
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
@@ -63,8 +72,8 @@ class TowerTables:
 
     image: KeyTable
     text: KeyTable
-    image_settings: dict[str, Any]
-    text_settings: dict[str, Any]
+    image_settings: dict[str, object]
+    text_settings: dict[str, object]
 
     def configs(self, fields: ConfigReader) -> tuple[TransformerConfig, TransformerConfig]:
         """Returns the configurations of the towers of images and of texts."""
@@ -158,30 +167,48 @@ def mappings(model: Model) -> list[TensorMapping]:
     ]
 
 
-def both_fields(model: Model, towers: TowerTables, name: str) -> dict[str, Any]:
-    """Returns the configuration of both towers.
+def contrast_of(model: Model) -> ContrastConfig:
+    """Returns the configuration of both towers together.
 
     Raises:
         ConfigError: The model has one tower.
     """
     if model.encoder is None or model.contrast is None:
         raise ConfigError("only a model of images and texts has two towers")
+    return model.contrast
+
+
+def both_fields(
+    model: Model,
+    towers: TowerTables,
+    name: str,
+    *,
+    text: Mapping[str, Json],
+    image: Mapping[str, Json],
+) -> dict[str, Json]:
+    """Returns the configuration of both towers of a model, with further keys of each."""
+    assert model.encoder is not None
     return {
         "model_type": name,
-        "text_config": {"model_type": f"{name}_text_model"} | towers.text.fields(model.config),
-        "vision_config": {"model_type": f"{name}_vision_model"}
-        | towers.image.fields(model.encoder),
+        "text_config": {
+            "model_type": f"{name}_text_model",
+            **towers.text.fields(model.config),
+            **text,
+        },
+        "vision_config": {
+            "model_type": f"{name}_vision_model",
+            **towers.image.fields(model.encoder),
+            **image,
+        },
     }
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a model."""
-    found = both_fields(model, CLIP, "clip")
-    assert model.contrast is not None
-    size = {"projection_dim": model.contrast.projection_dim}
-    found["text_config"] |= size | {"eos_token_id": model.config.vocab_size - 1}
-    found["vision_config"] |= size
-    return found | {"architectures": ["CLIPModel"]} | size
+    size: dict[str, Json] = {"projection_dim": contrast_of(model).projection_dim}
+    text = {**size, "eos_token_id": model.config.vocab_size - 1}
+    found = both_fields(model, CLIP, "clip", text=text, image=size)
+    return {**found, "architectures": ["CLIPModel"], **size}
 
 
 FAMILIES = (

@@ -4,9 +4,9 @@ Sanh et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/dis
 """
 
 import dataclasses
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,
@@ -100,7 +100,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found + label_mappings(model)
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder as DistilBERT."""
     return {
         "model_type": "distilbert",

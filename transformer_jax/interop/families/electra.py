@@ -4,9 +4,9 @@ Clark et al. 2020. Layout: https://huggingface.co/docs/transformers/model_doc/el
 """
 
 import dataclasses
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
 from transformer_jax.interop.families.heads import (
@@ -77,7 +77,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found + label_mappings(model, texts)
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder as ELECTRA."""
     detects = model.task == "replaced"
     plain = dataclasses.replace(model, task=None, labels=()) if detects else model

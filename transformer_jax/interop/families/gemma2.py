@@ -4,8 +4,8 @@ Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemm
 """
 
 import dataclasses
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
@@ -55,7 +55,7 @@ def _scalar(config: TransformerConfig) -> int:
     return max(1, round((config.scores.scale or config.head_dim**-0.5) ** -2))
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a decoder as Gemma 2."""
     config = model.config
     return llama.base_fields("gemma2", "Gemma2ForCausalLM", model, _ACTIVATION) | {

@@ -4,8 +4,8 @@ Radford et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/
 """
 
 import dataclasses
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.family import (
@@ -102,7 +102,7 @@ def cross_mappings(model: Model) -> list[TensorMapping]:
     return found
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a decoder as GPT-2."""
     return {
         "model_type": "gpt2",

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,
@@ -147,11 +148,11 @@ def classifying(family: ModelFamily) -> ModelFamily:
     def model(fields: ConfigReader, tensors: Tensors) -> Model:
         return _decoder(fields, tensors, family.model(fields, tensors))
 
-    def written(model: Model) -> dict[str, Any]:
+    def written(model: Model) -> dict[str, Json]:
         found = family.fields(model)
         if model.task is None:
             return found
-        [name] = found["architectures"]
+        [name] = cast(list[str], found["architectures"])
         body = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
         return found | {
             "architectures": [architecture(body, task=model.task)],
@@ -236,7 +237,7 @@ def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMappin
     return linear_mappings("labels", places.get(model.task, texts))
 
 
-def label_fields(model: Model) -> dict[str, Any]:
+def label_fields(model: Model) -> dict[str, Json]:
     """Returns the keys about labels.
 
     Example:
@@ -245,12 +246,14 @@ def label_fields(model: Model) -> dict[str, Any]:
     """
     if model.task == "regress":
         return {"problem_type": "regression", "id2label": {"0": "LABEL_0"}}
-    several = {"problem_type": "multi_label_classification"} if model.task == "multi_label" else {}
-    names = {
+    found: dict[str, Json] = {}
+    if model.task == "multi_label":
+        found["problem_type"] = "multi_label_classification"
+    names: dict[str, Json] = {
         "id2label": {str(i): name for i, name in enumerate(model.labels)},
         "label2id": {name: i for i, name in enumerate(model.labels)},
     }
-    return several | (names if model.labels else {})
+    return found | (names if model.labels else {})
 
 
 def labels_of(fields: ConfigReader, default: int = 2) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ biases, norms of query and key heads, windows and, for Gemma, the scale of embed
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.families.layer_types import (
@@ -87,7 +87,7 @@ def prefix_of(tensors: Tensors) -> str:
 def base_config(
     fields: ConfigReader,
     tensors: Tensors,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     act: Key = SILU,
 ) -> TransformerConfig:
     """Returns a configuration with the common settings.
@@ -117,7 +117,7 @@ def base_config(
     return KeyTable(*_TABLE.keys, act).config(fields, shared | dict(settings))
 
 
-def biases(inputs: bool, outputs: bool) -> dict[str, Any]:
+def biases(inputs: bool, outputs: bool) -> dict[str, Json]:
     """Returns the settings of the biases of attention's projections."""
     return {"attention.bias": inputs, "attention.out_bias": outputs}
 
@@ -226,7 +226,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
     return found
 
 
-def base_fields(kind: str, name: str, model: Model, act: Key = SILU) -> dict[str, Any]:
+def base_fields(kind: str, name: str, model: Model, act: Key = SILU) -> dict[str, Json]:
     """Returns the common keys."""
     config = model.config
     return {
@@ -237,12 +237,12 @@ def base_fields(kind: str, name: str, model: Model, act: Key = SILU) -> dict[str
     }
 
 
-def _mistral_fields(model: Model) -> dict[str, Any]:
+def _mistral_fields(model: Model) -> dict[str, Json]:
     window = {"sliding_window": model.config.scores.sliding_window}
     return base_fields("mistral", "MistralForCausalLM", model) | window
 
 
-def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
+def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Json]:
     kinds, window = layer_types(model.config), model.config.scores.sliding_window
     return base_fields(kind, name, model) | {
         "use_sliding_window": SLIDING in kinds,
@@ -253,7 +253,7 @@ def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     }
 
 
-def _gemma_fields(model: Model) -> dict[str, Any]:
+def _gemma_fields(model: Model) -> dict[str, Json]:
     found = base_fields("gemma", "GemmaForCausalLM", model)
     if found["hidden_act"] == "gelu":
         found["hidden_act"] = "gelu_python"  # transformers reads "gelu" of a Gemma as tanh's
@@ -263,7 +263,7 @@ def _gemma_fields(model: Model) -> dict[str, Any]:
 def family(
     kind: str,
     make: Callable[[ConfigReader, Tensors], Model],
-    fields: Callable[[Model], dict[str, Any]],
+    fields: Callable[[Model], dict[str, Json]],
     *,
     layer: Layer | None = None,
     tied: bool = False,

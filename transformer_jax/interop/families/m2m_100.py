@@ -5,8 +5,8 @@ https://huggingface.co/docs/transformers/model_doc/m2m_100.
 """
 
 import dataclasses
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bart
 from transformer_jax.interop.family import Model, Tensors
@@ -15,7 +15,7 @@ __all__ = ["FAMILIES"]
 
 _KIND, _NAME = "m2m_100", "M2M100ForConditionalGeneration"
 # Defaults of missing keys that differ from BART's.
-_USUAL = {
+_USUAL: dict[str, Json] = {
     "activation_function": "relu",
     "scale_embedding": True,
     "max_position_embeddings": 1024,
@@ -39,7 +39,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     return bart.model_of_layout(fields, tensors, settings, before=True)
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder-decoder as M2M100."""
     pad = model.config.positions.offset - 1
     return bart.published_fields(_KIND, _NAME, model) | {"pad_token_id": pad}

@@ -4,8 +4,8 @@ Zhang et al. 2022. Layout: https://huggingface.co/docs/transformers/model_doc/op
 """
 
 import dataclasses
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.family import (
@@ -105,7 +105,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
     ]  # fmt: skip
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a decoder as OPT."""
     config = model.config
     before = config.norm.placement == "pre"

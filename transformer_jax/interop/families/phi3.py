@@ -4,8 +4,8 @@ Abdin et al. 2024. Layout: https://huggingface.co/docs/transformers/model_doc/ph
 """
 
 import dataclasses
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import window_size
@@ -77,7 +77,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
     return found
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a decoder as Phi-3."""
     config = model.config
     base = llama.base_fields("phi3", "Phi3ForCausalLM", model)

@@ -5,9 +5,9 @@ Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
 """
 
 import dataclasses
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
 from transformer_jax.interop.families.heads import (
@@ -78,7 +78,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found + label_mappings(model, "classifier.out_proj")
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder as RoBERTa."""
     positions = model.config.positions
     return {

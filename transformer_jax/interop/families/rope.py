@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.models.config import PositionConfig
 
@@ -86,13 +87,13 @@ def _old_length(fields: ConfigReader, group: ConfigReader, longest: int) -> int:
     return fields.whole(name, default=group.whole(name, default=longest))
 
 
-def _llama3(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
+def _llama3(group: ConfigReader, longest: int, old_length: int) -> dict[str, Json]:
     names = ("factor", "low_freq_factor", "high_freq_factor")
     numbers = tuple(group.number(name, above=0) for name in names)
     return {"rope_scaling": (*numbers, old_length)}
 
 
-def _yarn(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
+def _yarn(group: ConfigReader, longest: int, old_length: int) -> dict[str, Json]:
     factor = group.number("factor", above=0)
     fast = group.number("beta_fast", default=32.0, above=0)
     slow = group.number("beta_slow", default=1.0, above=0)
@@ -108,7 +109,7 @@ def _yarn(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
     }
 
 
-def _longrope(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
+def _longrope(group: ConfigReader, longest: int, old_length: int) -> dict[str, Json]:
     factor = group.number("factor", default=longest / old_length, above=0)
     usual = 1.0
     if factor > 1 and old_length > 1:
@@ -125,10 +126,10 @@ def _longrope(group: ConfigReader, longest: int, old_length: int) -> dict[str, A
 _OLD = {"llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
 
 
-def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
+def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Json]:
     """Returns the keys about positions for a published configuration."""
     rope, more = _scaling(places)
-    rope = {"rope_type": "default", "rope_theta": places.rope_theta} | rope
+    rope = {"rope_type": "default", "rope_theta": places.rope_theta, **rope}
     if places.rope_dim is not None:
         fraction = places.rope_dim / head_dim
         if int(head_dim * fraction) != places.rope_dim:
@@ -144,13 +145,13 @@ def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
     }
 
 
-def _scaling(places: PositionConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+def _scaling(places: PositionConfig) -> tuple[dict[str, Json], dict[str, Json]]:
     """Returns the keys within ``rope_parameters`` and the keys next to it."""
     old = "original_max_position_embeddings"
     if places.rope_scaling is not None:
         factor, low, high, length = places.rope_scaling
-        slow = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high, old: length}
-        return {"rope_type": "llama3"} | slow, {}
+        slow = {"low_freq_factor": low, "high_freq_factor": high, old: length}
+        return {"rope_type": "llama3", "factor": factor, **slow}, {}
     if places.rope_yarn is not None:
         factor, fast, slow_turns, length, whole = places.rope_yarn
         return {

@@ -3,13 +3,13 @@
 Zhai et al. 2023. Layout: https://huggingface.co/docs/transformers/model_doc/siglip.
 """
 
-from typing import Any
-
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.clip import (
     TowerTables,
     both_fields,
     both_mappings,
+    contrast_of,
     image_keys,
     part_of,
     text_keys,
@@ -77,12 +77,11 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a model."""
-    found = both_fields(model, SIGLIP, "siglip")
-    assert model.contrast is not None
-    found["text_config"] |= {"projection_size": model.contrast.projection_dim}
-    return found | {"architectures": ["SiglipModel"]}
+    text = {"projection_size": contrast_of(model).projection_dim}
+    found = both_fields(model, SIGLIP, "siglip", text=text, image={})
+    return {**found, "architectures": ["SiglipModel"]}
 
 
 FAMILIES = (

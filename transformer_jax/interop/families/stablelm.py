@@ -4,8 +4,9 @@ Bellagente et al. 2024 (StableLM 2). Layout:
 https://huggingface.co/docs/transformers/model_doc/stablelm.
 """
 
-from typing import Any
+from typing import cast
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.rope import rope_fields, rope_positions
@@ -57,11 +58,12 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     return Model("decoder", _TABLE.config(fields, settings), prefix)
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of a decoder as StableLM."""
     config = model.config
     rope = rope_fields(config.positions, config.head_dim)
-    part = rope["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
+    parameters = cast(dict[str, Json], rope["rope_parameters"])
+    part = parameters.setdefault("partial_rotary_factor", 1.0)
     return {
         "model_type": "stablelm",
         "architectures": ["StableLmForCausalLM"],

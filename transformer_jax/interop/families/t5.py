@@ -4,8 +4,9 @@ Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transforme
 """
 
 import dataclasses
-from typing import Any
+from typing import cast
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     Model,
@@ -146,7 +147,7 @@ def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[TensorMappi
     return found
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder-decoder or an encoder as T5."""
     config, both = model.config, model.kind == "encoder-decoder"
     ff = config.feed_forward
@@ -168,10 +169,10 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-def _mt5_fields(model: Model) -> dict[str, Any]:
+def _mt5_fields(model: Model) -> dict[str, Json]:
     """Returns the configuration as mT5, which has no scale."""
     said = fields(model)
-    names = [f"M{name}" for name in said["architectures"]]
+    names = [f"M{name}" for name in cast(list[str], said["architectures"])]
     return {
         key: value
         for key, value in (said | {"model_type": "mt5", "architectures": names}).items()

@@ -4,9 +4,9 @@ Li et al. 2021 (TrOCR). Layout: https://huggingface.co/docs/transformers/model_d
 """
 
 import dataclasses
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import gpt2, vit
 from transformer_jax.interop.family import (
@@ -85,7 +85,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     return found
 
 
-def fields(model: Model) -> dict[str, Any]:
+def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of both parts."""
     image, text = _parts(model)
     decoder = {"is_decoder": True, "add_cross_attention": True}

@@ -7,8 +7,8 @@ https://huggingface.co/docs/transformers/model_doc/deit.
 
 import dataclasses
 import functools
-from typing import Any
 
+from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import label_fields, labels_of, refuse_headless
 from transformer_jax.interop.family import (
@@ -127,7 +127,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     return [*found, *linear_mappings("labels", "cls_classifier"), *second]
 
 
-def fields(model: Model, name: str = "vit") -> dict[str, Any]:
+def fields(model: Model, name: str = "vit") -> dict[str, Json]:
     """Returns the configuration of a model."""
     table = _POOLED if model.config.head.pooler else _TABLE
     teacher = "WithTeacher" if model.config.image.distillation == "head" else ""

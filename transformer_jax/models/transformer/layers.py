@@ -316,7 +316,7 @@ class Attention(Module):
 ATTENTIONS: dict[str, type[Attention]] = {"attention": Attention}
 
 
-def register_mixer(name: str, attention: type[Attention]) -> None:
+def register_mixer(name: str, attention: type) -> None:
     """Makes ``mixer.kind=name`` a self-attention of one's own; configurations store the name.
 
     It has the parameters, cache, heads, positions, adapters and mesh of :class:`Attention`, of
