@@ -103,6 +103,7 @@ _TYPES = (
     "model_type roberta",
     "model_type siglip",
     "model_type stablelm",
+    "model_type starcoder2",
     "model_type t5",
     "model_type vision-encoder-decoder",
     "model_type vit",

@@ -106,7 +106,8 @@ QUICK |= {("llama", 1)}
 PUBLISHED = (
     "marian", "marian_unshared", "pegasus", "bart", "mbart", "m2m_100", "t5", "t5_gated", "gpt2",
     "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma", "qwen3_mixed", "llama_yarn",
-    "llama_dynamic", "phi3", "phi3_long", "stablelm", "opt", "opt_post",
+    "llama_dynamic", "phi3", "phi3_long", "stablelm", "starcoder2",
+    "starcoder2_plain", "opt", "opt_post",
 )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def open_any(name, root):
         return open_ours(name)
     # Scores are not capped there, and a window is not met by prompts as long.
     changed = {"mistral": {"sliding_window": 20}, "qwen3_mixed": {"sliding_window": 20}}
-    changed["phi3"] = {"sliding_window": 20}
+    changed["phi3"] = changed["starcoder2"] = {"sliding_window": 20}
     changed["phi3_long"] = {"rope_parameters": PART_SHORT}
     changed["gemma2"] = {"sliding_window": 20, "attn_logit_softcapping": None}
     return open_layout(name, root, **changed.get(name, {}))

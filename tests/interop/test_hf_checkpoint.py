@@ -95,7 +95,7 @@ def test_a_bias_of_scores_that_is_left_out_is_none(tmp_path, layout):
     assert "bias" not in folder.load().get("head", {})
 
 
-@pytest.mark.parametrize("layout", ["bart", "llama", "gemma2", "opt", "phi3"])
+@pytest.mark.parametrize("layout", ["bart", "llama", "gemma2", "opt", "phi3", "starcoder2"])
 def test_names_without_their_prefix(tmp_path, layout):
     plain = open_hf_checkpoint(folder_of(layout, tmp_path / "a"))
     bare = open_hf_checkpoint(folder_of(layout, tmp_path / "b", tensors=renamed("model.", "")))
@@ -146,6 +146,11 @@ def test_keys_that_are_left_out_have_the_value_that_transformers_gives_them(tmp_
          ("gemma", "max_position_embeddings", "positions.max_length", 8192),
          ("phi3", "rms_norm_eps", "norm.eps", 1e-5),
          ("phi3", "sliding_window", "scores.sliding_window", None),
+         ("starcoder2", "sliding_window", "scores.sliding_window", None),
+         ("starcoder2", "norm_epsilon", "norm.eps", 1e-5),
+         ("starcoder2", "hidden_act", "feed_forward.activation", "gelu_tanh"),
+         ("starcoder2", "use_bias", "attention.out_bias", True),
+         ("starcoder2", "max_position_embeddings", "positions.max_length", 4096),
          ("opt", "activation_function", "feed_forward.activation", "relu"),
          ("qwen2", "rms_norm_eps", "norm.eps", 1e-6),
          ("bert", "layer_norm_eps", "norm.eps", 1e-12),
@@ -251,6 +256,9 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("gemma2", {"sliding_window": None}, "sliding_window is missing"),
      ("stablelm", {"use_parallel_residual": True}, "only false can be loaded"),
      ("stablelm", {"qk_layernorm": True}, "only false can be loaded"),
+     ("starcoder2", {"partial_rotary_factor": 0.5}, "only 1.0 can be loaded"),
+     ("starcoder2", {"use_bias": "yes"}, "use_bias is .*true or false is needed"),
+     ("starcoder2", {"sliding_window": 0}, "sliding_window is 0"),
      ("opt", {"word_embed_proj_dim": 16}, "only hidden_size, 32, is supported"),
      ("opt", {"layer_norm_elementwise_affine": False}, "only true can be loaded")],
     ids=str,

@@ -30,6 +30,7 @@ UNTIED = [
     ("stablelm", None, "lm_head.weight"),
     ("gemma", False, "lm_head.weight"),
     ("gemma2", False, "lm_head.weight"),
+    ("starcoder2", False, "lm_head.weight"),
     ("gpt2", False, "lm_head.weight"),
     ("opt", False, "lm_head.weight"),
     ("t5", False, "lm_head.weight"),

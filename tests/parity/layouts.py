@@ -85,9 +85,16 @@ def inputs_of(fields: dict, draw: np.random.RandomState) -> dict[str, np.ndarray
     if fields.get("is_encoder_decoder"):
         found["decoder_input_ids"] = draw.randint(5, 80, (B, 33))
         found["decoder_input_ids"][:, 0] = fields["decoder_start_token_id"]
-    elif fields["model_type"] in DECODERS:
+    elif _decodes(fields["model_type"]):
         found["position_ids"] = np.maximum(real.cumsum(1) - 1, 0)
     return found
+
+
+def _decodes(kind: str) -> bool:
+    """Returns whether a ``model_type`` is that of decoders, some with heads of classifiers."""
+    each = (layout["config"] for layout in LAYOUTS.values())
+    ends = ("ForCausalLM", "LMHeadModel")
+    return any(c["model_type"] == kind and c["architectures"][0].endswith(ends) for c in each)
 
 
 def towers(draw: np.random.RandomState, fields: dict) -> dict[str, np.ndarray]:
@@ -108,7 +115,3 @@ def towers(draw: np.random.RandomState, fields: dict) -> dict[str, np.ndarray]:
 
 # In transformers a padding token that these write has the position of padding; in ours the next.
 NO_POSITION_FOR_PAD = ("m2m_100",)
-DECODERS = (
-    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "stablelm",
-    "opt",
-)  # fmt: skip

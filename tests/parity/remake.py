@@ -1,4 +1,6 @@
-"""Makes ``references/`` anew with torch and transformers: ``python tests/parity/remake.py``.
+"""Makes ``references/`` anew: ``python tests/parity/remake.py [NAME…]``.
+
+With names of layouts, only theirs; what is stored of others stays. Needs torch and transformers.
 
 ``layouts.json`` holds configurations and names; ``outputs.npz`` what the models give for
 :func:`layouts.inputs` in float64, in a few columns, and how far float32 is from that.
@@ -8,6 +10,7 @@ import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -267,6 +270,14 @@ MODELS = {
         hf.StableLmForCausalLM,
         hf.StableLmConfig(**LLAMA, use_qkv_bias=True, rope_parameters=HALF),
     ),
+    "starcoder2": (hf.Starcoder2ForCausalLM, hf.Starcoder2Config(**LLAMA, sliding_window=7)),
+    "starcoder2_plain": (
+        hf.Starcoder2ForCausalLM,
+        hf.Starcoder2Config(
+            **LLAMA, use_bias=False, hidden_act="gelu", tie_word_embeddings=False,
+            rope_parameters=LLAMA3,
+        ),
+    ),
     "opt": (hf.OPTForCausalLM, hf.OPTConfig(**OPT)),
     "opt_post": (
         hf.OPTForCausalLM,
@@ -277,10 +288,13 @@ MODELS = {
 }  # fmt: skip
 
 
-def describe() -> dict:
-    """The files that transformers writes for each model."""
+def describe(names: Collection[str]) -> dict:
+    """The files that transformers writes for each model of these names; as stored for others."""
     found = {}
     for name, (cls, config) in MODELS.items():
+        if name not in names:
+            found[name] = layouts.LAYOUTS[name]
+            continue
         with tempfile.TemporaryDirectory() as folder:
             cls(config).save_pretrained(folder)
             from safetensors import safe_open
@@ -318,15 +332,20 @@ def outputs(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     return {kind: out[kind].double().numpy() for kind in kinds if out.get(kind) is not None}
 
 
-def main() -> None:
-    """Writes both files."""
+def main(*names: str) -> None:
+    """Writes both files: what belongs to some layouts anew, or to all."""
     torch.set_num_threads(1)
     layouts.REFERENCES.mkdir(exist_ok=True)
-    layouts.LAYOUTS = describe()
+    file, chosen = layouts.REFERENCES / "outputs.npz", names or tuple(MODELS)
+    before = dict(np.load(file)) if names else {}
+    layouts.LAYOUTS = describe(chosen)
     lines = [f'"{name}": {json.dumps(what)}' for name, what in layouts.LAYOUTS.items()]
     layouts.FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     stored = {}
     for name in MODELS:
+        if name not in chosen:
+            stored |= {key: value for key, value in before.items() if key.startswith(f"{name}/")}
+            continue
         usual, true = outputs(name, torch.float32), outputs(name, torch.float64)
         for kind, value in true.items():
             wide = value.shape[-1] > 2 * COLUMNS
@@ -335,8 +354,8 @@ def main() -> None:
             error = np.abs(usual[kind] - value).max()
             stored[f"{name}/{kind}/error"] = error
             print(f"{name:16s} {kind:24s} {np.abs(value).max():8.3f} {error:.1e}")
-    np.savez_compressed(layouts.REFERENCES / "outputs.npz", **stored)
+    np.savez_compressed(file, **stored)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

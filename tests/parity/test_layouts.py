@@ -39,8 +39,9 @@ LAYOUTS = list(layouts.LAYOUTS)
 # One of each family, between them with every head.
 QUICK = (
     "bert_mlm", "bert_qa", "roberta", "camembert_tag", "distilbert_cls", "electra", "gpt2",
-    "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "stablelm", "opt_post",
-    "bart", "marian_unshared", "t5_gated", "vit", "deit", "clip", "siglip",
+    "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "stablelm",
+    "starcoder2", "opt_post", "bart", "marian_unshared", "t5_gated", "vit", "deit", "clip",
+    "siglip",
 )  # fmt: skip
 # Of each kind of model, with the mechanisms in which they differ.
 QUICK_OUTPUTS = (
@@ -363,6 +364,13 @@ KEYS = {
             "do_layer_norm_before": False, "_remove_final_layer_norm": True, "enable_bias": False,
             "word_embed_proj_dim": 16, "layer_norm_elementwise_affine": False, "dropout": 0.2,
             "attention_dropout": 0.2},
+    "starcoder2": {"hidden_act": "gelu", "hidden_size": 16, "intermediate_size": 40,
+                   "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 4,
+                   "head_dim": 16, "use_bias": False, "norm_epsilon": 1e-6, "sliding_window": 6,
+                   "max_position_embeddings": 60, "tie_word_embeddings": False,
+                   "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+                   "partial_rotary_factor": 0.5, "embedding_dropout": 0.2,
+                   "attention_dropout": 0.2, "residual_dropout": 0.2},
     "gemma2": {"attn_logit_softcapping": None, "final_logit_softcapping": 20.0,
                "hidden_activation": "silu", "query_pre_attn_scalar": 16, "sliding_window": 6,
                "layer_types": ["full_attention"] * 3},

@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 CLASSES = (None, "PreTrainedTokenizerFast", "LlamaTokenizer", "LlamaTokenizerFast",
            "Qwen2Tokenizer", "GPT2Tokenizer", "GemmaTokenizer")  # fmt: skip
-LAYOUTS = ("llama", "qwen2", "qwen3", "gemma2", "gpt2", "opt", "phi3", "mistral")
+LAYOUTS = (
+    "llama", "qwen2", "qwen3", "gemma2", "gpt2", "opt", "phi3", "mistral", "starcoder2",
+)  # fmt: skip
 ADDED = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
 
 

@@ -29,7 +29,11 @@ _CLASS_TOKENS: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 # Tokenizer class by model type, if no file names it, and for types whose ``tokenizer_class``
 # transformers ignores; for other types it uses a class without default names.
-_CLASS_OF = {"gpt2": "gpt2", "opt": "gpt2", "qwen3": "qwen2", "gemma": "gemma", "gemma2": "gemma"}
+_CLASS_OF = {
+    **dict.fromkeys(("gpt2", "opt", "starcoder2"), "gpt2"),
+    "qwen3": "qwen2",
+    **dict.fromkeys(("gemma", "gemma2"), "gemma"),
+}
 _FIXED_CLASS = {"qwen2": "qwen2", "phi3": "", "mistral": ""}
 
 

@@ -25,6 +25,7 @@ _MODULES = (
     "gemma2",
     "phi3",
     "stablelm",
+    "starcoder2",
     "opt",
     "vit",
     "vision_encoder_decoder",

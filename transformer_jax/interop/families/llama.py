@@ -42,27 +42,45 @@ from transformer_jax.interop.key_table import (
 )
 from transformer_jax.models.config import ScoreConfig, TransformerConfig
 
-__all__ = ["FAMILIES", "SILU", "base_config", "base_fields", "family", "prefix_of"]
+__all__ = [
+    "FAMILIES",
+    "HEAD_DIM",
+    "SILU",
+    "base_config",
+    "base_fields",
+    "biases",
+    "family",
+    "key_heads",
+    "prefix_of",
+]
 
 _heads = lambda fields: fields.whole("num_attention_heads")
+
+
+def key_heads(default: int | Callable[[ConfigReader], int]) -> Key:
+    """Returns the key of the number of key heads, all query heads where a setting is None."""
+    return size(
+        "attention.num_kv_heads",
+        "num_key_value_heads",
+        default=default,
+        write=lambda config: config.attention.num_kv_heads or config.attention.num_heads,
+    )
+
+
+HEAD_DIM = size(
+    "attention.head_dim",
+    "head_dim",
+    default=lambda fields: fields.whole("hidden_size") // _heads(fields),
+    write=lambda config: config.head_dim,
+)
 _TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
     size("d_model", "hidden_size"),
     size("feed_forward.d_ff", "intermediate_size"),
     size("decoder_layers", "num_hidden_layers"),
     size("attention.num_heads", "num_attention_heads"),
-    size(
-        "attention.num_kv_heads",
-        "num_key_value_heads",
-        default=_heads,
-        write=lambda config: config.attention.num_kv_heads or config.attention.num_heads,
-    ),
-    size(
-        "attention.head_dim",
-        "head_dim",
-        default=lambda fields: fields.whole("hidden_size") // _heads(fields),
-        write=lambda config: config.head_dim,
-    ),
+    key_heads(_heads),
+    HEAD_DIM,
     number("norm.eps", "rms_norm_eps", above=0),
     number("attention.dropout", "attention_dropout", default=0.0),
     flag("feed_forward.bias", "mlp_bias", False),

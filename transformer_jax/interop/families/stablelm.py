@@ -21,12 +21,7 @@ _TABLE = KeyTable(
     size("feed_forward.d_ff", "intermediate_size"),
     size("decoder_layers", "num_hidden_layers"),
     size("attention.num_heads", "num_attention_heads"),
-    size(
-        "attention.num_kv_heads",
-        "num_key_value_heads",
-        default=32,
-        write=lambda config: config.attention.num_kv_heads or config.attention.num_heads,
-    ),
+    llama.key_heads(32),
     number("norm.eps", "layer_norm_eps", default=1e-5, above=0),
     number("attention.dropout", "attention_dropout", default=0.0),
     flag("attention.bias", "use_qkv_bias", False),

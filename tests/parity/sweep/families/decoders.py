@@ -1,4 +1,4 @@
-"""Decoders: GPT-2, OPT, Llama, Mistral, Qwen 2 and 3, Gemma 1 and 2, Phi-3, StableLM."""
+"""Decoders, as language models."""
 
 from typing import Any
 
@@ -27,9 +27,9 @@ def gpt2(draw: Draw) -> Case:
     return Case("GPT2LMHeadModel", config | _ids(draw), positions=draw.positions)
 
 
-def _windowed(cls: str, config: dict[str, Any]) -> Case:
+def _windowed(cls: str, config: dict[str, Any], **more: Any) -> Case:
     """A case; with a window of 1, the cache of transformers keeps all keys instead of none."""
-    return Case(cls, config, generates=config.get("sliding_window") != 1)
+    return Case(cls, config, generates=config.get("sliding_window") != 1, **more)
 
 
 def _options(draw: Draw, values: dict[str, list[Any]]) -> dict[str, Any]:
@@ -197,6 +197,17 @@ def stablelm(draw: Draw) -> Case:
     config["rope_parameters"]["partial_rotary_factor"] = draw.choice([0.25, 0.5, 1.0])
     old = {"fields": _old_rope} if draw.maybe() else {}
     return Case("StableLmForCausalLM", config, **old)
+
+
+@family("starcoder2")
+def starcoder2(draw: Draw) -> Case:
+    config = llama_body(draw) | _head_dim(draw) | {
+        "use_bias": draw.maybe(),
+        "sliding_window": draw.choice([None, 1, 3, 7, 20, 4096]),
+    }  # fmt: skip
+    config["norm_epsilon"] = config.pop("rms_norm_eps")
+    old = {"fields": _old_rope} if draw.maybe() else {}
+    return _windowed("Starcoder2ForCausalLM", config, **old)
 
 
 @family("opt")
