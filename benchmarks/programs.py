@@ -22,8 +22,8 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.device_catalog import Target, find_target
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.planning.plan import Program, compile_program
-from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.sizing import for_device
 from transformer_jax.recipes.translation import Run as TranslationRun
 
 PRETRAIN_RUNS = named_runs("masked_lm")

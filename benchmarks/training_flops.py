@@ -23,7 +23,8 @@ from transformer_jax.cli.training import EVERY
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.costs.accounting import count_parameters
 from transformer_jax.recipes import driver
-from transformer_jax.recipes.sizing import from_size
+from transformer_jax.recipes.explicit_settings import Given
+from transformer_jax.recipes.sizing import with_step_intervals
 
 __all__ = ["counted_flops", "main"]
 
@@ -45,10 +46,10 @@ def counted_flops(command: str, *, steps: int, parameters: int) -> float:
         asked = asked_run("transformer-jax train", EVERY.commands, [
             *words[1:], "--output", f"{folder}/run",
         ])  # fmt: skip
-        run, directory, data = driver.begin(asked.run, asked.named)
-        task = driver.make_task(run, directory, driver.load_tokenizer(run, directory), data)
+        run, directory, data = driver.create_run(asked.run, Given(asked.named))
+        task = driver.make_task(run, directory, driver.tokenizer_of(run, directory), data)
         plan = task.train.plan
-        run = from_size(run, plan.steps_per_epoch)
+        run = with_step_intervals(run, plan.steps_per_epoch)
         there = run.training.steps or run.training.epochs * plan.steps_per_epoch
         own = count_parameters(run.model)
         if (there, own) != (steps, parameters):

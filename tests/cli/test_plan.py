@@ -13,6 +13,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import driver
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.instruct import ChatConfig
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.settings import TokenizerConfig
@@ -143,7 +144,7 @@ def test_tokens_that_a_run_adds_are_in_the_vocabulary_of_its_plan(tmp_path, caps
         tokenizer=TokenizerConfig(path=str(path), add_tokens=("um",)),
         output=str(tmp_path / "run"),
     )
-    begun, directory, _ = driver.begin(run, named)
+    begun, directory, _ = driver.create_run(run, Given(named))
     assert decoder_only.main(["instruct", "sft-cpu", "--plan", "80GiB", "--plan-json", *flags]) == 0
     found = capsys.readouterr()
     planned = json.loads(found.out)["vocabulary"]

@@ -10,7 +10,7 @@ import pytest
 from transformer_jax.core import runtime
 from transformer_jax.core.runtime import multiplies_bfloat16
 from transformer_jax.models.config import ComputeConfig
-from transformer_jax.recipes.driver import advise
+from transformer_jax.recipes.driver import warn_slow_bfloat16
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_units_for_bfloat16_are_told_by_the_processor(tmp_path, flags, wanted, c
     assert multiplies_bfloat16(path) is wanted
     assert multiplies_bfloat16(tmp_path / "none") is None
     narrow = ComputeConfig(dtype="bfloat16")
-    advise(narrow, "cpu", wanted)
-    advise(narrow, "gpu", wanted)
-    advise(ComputeConfig(), "cpu", wanted)
+    warn_slow_bfloat16(narrow, "cpu", wanted)
+    warn_slow_bfloat16(narrow, "gpu", wanted)
+    warn_slow_bfloat16(ComputeConfig(), "cpu", wanted)
     said = capsys.readouterr().err
     assert said.count("\n") == said.count("this CPU has no amx_bf16") == (wanted is False)

@@ -28,7 +28,8 @@ from transformer_jax.data.sources import (
 )
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryData, SummaryOptions, load_summaries
-from transformer_jax.recipes.driver import begin
+from transformer_jax.recipes.driver import create_run
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.registry import named_runs
 
 RUNS = named_runs("translation", "recurrent_translation")
@@ -347,7 +348,7 @@ def test_the_training_file_says_which_language_is_the_source(write, tmp_path):
         assert {text[:2] for text in part.sources} == {"en"}
     named = RUNS["small"][1]
     small = dataclasses.replace(named, data=data, output=str(tmp_path / "run"))
-    kept, _, _ = begin(small, named)
+    kept, _, _ = create_run(small, Given(named))
     assert kept.data.read.fields == ("en", "fr")  # for evaluate
     others = dataclasses.replace(data, test=Files(pairs=pairs("others", "de", "en")))
     with pytest.raises(DataError, match="no field 'fr'"):

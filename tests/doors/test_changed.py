@@ -28,8 +28,9 @@ from transformer_jax.data.speech.recordings import SpeechData, read_manifest
 from transformer_jax.data.summaries import SummaryData
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import driver
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.instruct import ChatConfig, ChatData
-from transformer_jax.recipes.on_policy import PolicyRun, RewardConfig
+from transformer_jax.recipes.on_policy import RewardConfig
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.rewarding import reward_inputs
 from transformer_jax.recipes.tasks.on_policy_task import PromptRows
@@ -62,8 +63,8 @@ def of_run(recipe: str, name: str, data: Callable[[str, str], Any], **changes: A
             run = dataclasses.replace(named, data=data(train, valid), output=str(output), **changes)
             one = dataclasses.replace(run.distributed, num_local_devices=1)
             run = dataclasses.replace(run, distributed=one)
-            run, directory, read = driver.begin(run, named)
-        tokenizer = driver.load_tokenizer(run, directory)
+            run, directory, read = driver.create_run(run, Given(named))
+        tokenizer = None if run.tokenizer is None else driver.tokenizer_of(run, directory)
         task = driver.make_task(run, directory, tokenizer, read)
         sums = {"train": task.train.fingerprint, **task.checksums}
         if hasattr(read, "tests"):  # as of test data, whose change is told
@@ -129,7 +130,7 @@ def of_preferences(kind: str) -> Case:
 def of_rewards(folder: Path, train: str, valid: str) -> Sums:
     del folder
     rewards = {name: RewardConfig(path) for name, path in (("train", train), ("valid", valid))}
-    made = {name: reward_inputs(PolicyRun(reward=one)) for name, one in rewards.items()}
+    made = {name: reward_inputs(one) for name, one in rewards.items()}
     return {name: sum_of for name, sums in made.items() for sum_of in sums.values()}
 
 

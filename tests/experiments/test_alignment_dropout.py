@@ -13,9 +13,11 @@ from tests.cli.conftest import language_run
 from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
 from transformer_jax.cli import decoder_only
+from transformer_jax.core.errors import DataError
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.recipes.initial import load_pretrained
-from transformer_jax.recipes.on_policy import PolicyConfig
+from transformer_jax.recipes.explicit_settings import Given
+from transformer_jax.recipes.freezing import load_pretrained
+from transformer_jax.recipes.on_policy import PolicyConfig, RewardConfig
 from transformer_jax.recipes.preferences import AlignConfig
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.tasks.batching import dropout_rates
@@ -100,16 +102,27 @@ def test_the_named_runs_of_align_are_the_methods():
 
 @pytest.mark.quick("gpt2")
 @pytest.mark.parametrize("layout", DECODERS)
-def test_no_method_takes_the_dropout_of_a_folder(tmp_path, layout):
+def test_no_method_takes_the_dropout_of_a_folder(tmp_path, monkeypatch, layout):
+    opened = []
+    reward = tmp_path / "reward.py"
+    reward.write_text("def reward(prompt, completion):\n    return 0.0\n")
+
+    def data(self, run):
+        opened.append(run)
+        raise DataError
+
     start = load_pretrained(str(hf_folder(tmp_path / layout, layout, 0.3)), ("decoder",))
     assert any(dropout_rates(start.model).values())
     for method, name in RECIPES.items():
         recipe = get_recipe(name)
         named = recipe.runs[method][1]
+        monkeypatch.setattr(type(recipe), "data", data)
         run = dataclasses.replace(named, init_from=str(tmp_path / layout))
-        run = start.settings(run, named, recipe.start_model(run, start))
-        run = recipe.prepare(run, named, start)
-        assert not any(dropout_rates(run.model).values())
+        if method in ON_POLICY:
+            run = dataclasses.replace(run, reward=RewardConfig(str(reward)))
+        with pytest.raises(DataError):
+            recipe.prepare(run, start, Given(named))
+        assert not any(dropout_rates(opened[-1].model).values())
 
 
 @pytest.mark.slow

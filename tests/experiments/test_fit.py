@@ -225,9 +225,9 @@ def test_scores_name_unknown_tokens_and_never_refuse(letters, monkeypatch, tmp_p
 
     # A model is not lost at its end, whatever texts it is scored on.
     trainer = SimpleNamespace(fit=lambda steps: describe_unknown("a", side(letters, GREEK)))
-    for name in ("load_tokenizer", "check_warmup", "_log_summary", "keep_learned"):
+    for name in ("tokenizer_of", "check_warmup", "_log_summary", "write_derived_settings"):
         monkeypatch.setattr(driver, name, lambda *_: None)
-    for name in ("advise", "from_size"):
+    for name in ("warn_slow_bfloat16", "with_step_intervals", "describe_batches"):
         monkeypatch.setattr(driver, name, lambda run, *_: run)
     monkeypatch.setattr(driver.checks, "check_rows", lambda *_: None)
     monkeypatch.setattr(driver, "make_trainer", lambda *_: trainer)
@@ -262,7 +262,7 @@ def test_the_settings_of_a_run_allow_it(monkeypatch, tmp_path):
     assert run.tokenizer == TokenizerConfig(vocab_size=None)
     old = current_config({"tokenizer": {"kind": "bpe"}})["tokenizer"]
     assert (old["allow_unknown"], old["allow_lossy"]) == (True, True)
-    monkeypatch.setattr(driver, "load_tokenizer", lambda run, directory: None)
+    monkeypatch.setattr(driver, "tokenizer_of", lambda run, directory: None)
     monkeypatch.setattr(driver.checks, "check_rows", lambda run: None)
 
     directory = RunDirectory(tmp_path)

@@ -16,8 +16,8 @@ from transformer_jax.recipes.sizing import (
     VOCABULARY,
     changed_settings,
     epochs_for,
-    from_size,
     vocabulary_for,
+    with_step_intervals,
 )
 from transformer_jax.training.settings import check_warmup
 
@@ -119,9 +119,9 @@ def test_help_shows_the_vocabulary_that_will_be_learnt(kind, name, run):
 @pytest.mark.parametrize("steps", [1, 13, 1000, 10**6])
 def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it(steps):
     for kind, name, run in NEURAL:
-        sized = from_size(run, steps)
+        sized = with_step_intervals(run, steps)
         assert None not in (sized.optimizer.schedule.warmup_steps, sized.loop.evaluate_every)
-        assert from_size(sized, 7 * steps) == sized, (kind, name)  # what was chosen stays
+        assert with_step_intervals(sized, 7 * steps) == sized, (kind, name)  # what was chosen stays
         if run.optimizer.schedule.warmup_steps is None:
             total = sized.training.steps or sized.training.epochs * steps
             check_warmup(sized.optimizer.schedule, total)
@@ -138,14 +138,14 @@ def test_what_is_given_is_left_alone():
         optimizer=dataclasses.replace(run.optimizer, schedule=schedule),
         loop=dataclasses.replace(run.loop, evaluate_every=0),
     )
-    sized = from_size(run, 13)
+    sized = with_step_intervals(run, 13)
     assert (sized.training.epochs, sized.optimizer.schedule.warmup_steps) == (3, 7)
     assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (0, 0)
     assert changed_settings(run, sized) == "loop.checkpoint_every 0"
 
 
 def test_3000_pairs_give_a_run_that_warms_up_and_learns():
-    sized = from_size(TRANSLATION_RUNS["small"][1], 13)
+    sized = with_step_intervals(TRANSLATION_RUNS["small"][1], 13)
     assert changed_settings(TRANSLATION_RUNS["small"][1], sized) == (
         "training.epochs 50, optimizer.schedule.warmup_steps 65, loop.evaluate_every 65, "
         "loop.checkpoint_every 65"

@@ -17,13 +17,13 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.added_tokens import tag_languages
 from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.languages import Direction
-from transformer_jax.data.sources import Pairs
+from transformer_jax.data.sources import LanguageSettings, Pairs, Splits
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.recipes import driver
-from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.translation import Run, extension_texts
 from transformer_jax.runs.checkpoint_reader import load_parts
 from transformer_jax.runs.metrics import read_metrics
 
@@ -229,13 +229,13 @@ def test_a_further_language_keeps_the_tags_and_rows_of_the_others(trained, texts
 def test_an_extension_reads_new_languages_or_all():
     ways = [Direction("xx", "en"), Direction("en", "de")]
     train = Pairs(["x", "e"], ["f", "d"], "example", {}, ways)
-    data = SimpleNamespace(train=train, languages=SimpleNamespace(tokenizer_temperature=1.0))
-    run = SimpleNamespace(data=SimpleNamespace(read=SimpleNamespace(source_prefix="")))
+    languages = LanguageSettings(tokenizer_temperature=1.0)
+    data, run = Splits(train, None, {}, languages=languages), Run()
     tokenizer = train_tokenizer("bytes", [])
 
     def texts(*known):
         start = SimpleNamespace(tokenizer=tag_languages(tokenizer, known))
-        return sorted(get_recipe("translation").extension_texts(run, data, start))
+        return sorted(extension_texts(run, data, start))
 
     assert texts(Direction("de", "en")) == ["x"]
     assert texts(Direction("de", "en"), Direction("xx", "de")) == ["d", "e", "f", "x"]

@@ -18,8 +18,8 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.recipes.freezing import partition_of
-from transformer_jax.recipes.initial import parameter_shapes
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.start import parameter_shapes
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 
 RUNS = named_runs("translation", "recurrent_translation")

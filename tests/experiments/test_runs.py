@@ -24,9 +24,9 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.recipes.checks import memory
-from transformer_jax.recipes.driver import keep_learned
+from transformer_jax.recipes.driver import write_derived_settings
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.recipes.sizing import from_size
+from transformer_jax.recipes.sizing import with_step_intervals
 from transformer_jax.recipes.tasks.settings import EvaluationConfig
 from transformer_jax.recipes.texts import token_cache
 from transformer_jax.recipes.translation import SmoothedTraining as TrainingConfig
@@ -119,13 +119,13 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
         path.mkdir(parents=True)
         manifest.rewrite(path, {"schema": manifest.SCHEMA, "config": before, "files": {}})
     loop = LoopConfig(evaluate_every=None, checkpoint_every=7, keep_last=9)
-    sized = from_size(dataclasses.replace(run, loop=loop), 5)
+    sized = with_step_intervals(dataclasses.replace(run, loop=loop), 5)
     assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (5, 7)
     plan = ArrayPlan(5, 1)
     learned = dataclasses.replace(run, evaluation=EvaluationConfig(max_len_a=3.5, max_len_b=10))
     train = Data(plan, lambda items: items)
     task = Task(model=lambda rngs: rngs, train=train, objective=lambda *_: {}, settings=learned)
-    keep_learned(directory, task)
+    write_derived_settings(directory, task)
     config = directory.read_config()
     if begun:
         assert config == before

@@ -31,8 +31,10 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from transformer_jax.inference.loading import load as load_predictor
-from transformer_jax.recipes.initial import load_pretrained, with_new_rows
+from transformer_jax.recipes.explicit_settings import Given
+from transformer_jax.recipes.freezing import load_pretrained
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.start import with_new_rows
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 
 LANGUAGE_RUNS = named_runs("language_model", "ngram")
@@ -555,7 +557,7 @@ def test_a_configuration_that_names_a_tokenizer_gives_way_to_that_of_the_start(s
     named = dataclasses.replace(named, tokenizer=tokenizer)
     there = str(start("decoder"))
     run = dataclasses.replace(named, init_from=there)
-    assert load_pretrained(there, ("decoder",)).settings(run, named).tokenizer.path is None
+    assert load_pretrained(there, ("decoder",)).adapt(run, Given(named)).tokenizer.path is None
 
 
 def test_starts_of_other_families_are_refused(start, published, texts, tmp_path, capfd):

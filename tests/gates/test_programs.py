@@ -20,12 +20,12 @@ from transformer_jax.parallel.device_catalog import find_target
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.planning.plan import compile_program, estimate_program, programs
 from transformer_jax.planning.programs import Shape
-from transformer_jax.recipes.begin import for_device
 from transformer_jax.recipes.captions import CaptionRun
 from transformer_jax.recipes.clip import ClipRun
 from transformer_jax.recipes.images import ImageRun
 from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun
+from transformer_jax.recipes.sizing import for_device
 from transformer_jax.recipes.translation import Run as TranslationRun
 
 KINDS = {TranslationRun: "encoder-decoder", PretrainRun: "encoder", LanguageRun: "decoder"}

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.recipes.begin import with_dtype
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.sizing import with_dtype
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")

@@ -11,7 +11,7 @@ from transformer_jax.parallel.device_catalog import plan_target
 from transformer_jax.planning import plan
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.programs import Shape
-from transformer_jax.recipes.begin import for_device
+from transformer_jax.recipes.sizing import for_device
 
 CASES = stored_cases()
 PROGRAMS = json.loads((RESULTS.parent / "programs.json").read_text())["cases"]

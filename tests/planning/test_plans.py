@@ -19,8 +19,9 @@ from transformer_jax.parallel.program_report import ProgramReport
 from transformer_jax.planning import plan
 from transformer_jax.planning import programs as planned
 from transformer_jax.recipes import driver
-from transformer_jax.recipes.begin import for_device
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.registry import named_runs
+from transformer_jax.recipes.sizing import for_device
 
 PRETRAIN_RUNS = named_runs("masked_lm")
 RUNS = named_runs("language_model", "ngram")
@@ -190,8 +191,8 @@ def test_what_is_planned_of_pictures_is_what_is_trained(name, tmp_path):
         data = dataclasses.replace(run.data, corpus_size=40)
     training = dataclasses.replace(run.training, batch_size=8)
     run = dataclasses.replace(run, data=data, training=training, output=str(tmp_path / "run"))
-    run, directory, data = driver.begin(for_device(run, jax.devices()[0]), run)
-    tokenizer = driver.load_tokenizer(run, directory)
+    run, directory, data = driver.create_run(for_device(run, jax.devices()[0]), Given(run))
+    tokenizer = None if run.tokenizer is None else driver.tokenizer_of(run, directory)
     task = driver.make_task(run, directory, tokenizer, data)
     mesh = make_mesh(run.mesh)
     parts = planned.parts_of(run, mesh, planned.buckets(run, mesh.shape)[0])

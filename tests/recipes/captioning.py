@@ -8,7 +8,7 @@ one file. Two lines make it known: its name in ``RECIPES`` and in the commands o
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.store import encode_texts
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.programs import generate
 from transformer_jax.inference.base import Predictor
@@ -37,11 +38,15 @@ from transformer_jax.models.presets import vit
 from transformer_jax.models.transformer.models import TransformerDecoder
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.recipes import registry
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.checks import validated
+from transformer_jax.recipes.explicit_settings import Given
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.scored_texts import write_lines
 from transformer_jax.recipes.settings import TokenBatches, TokenizerConfig, Trained
 from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.start import Start
 from transformer_jax.runs.checkpoint_score import Metric
+from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 from transformer_jax.training.task import Data, Task, fingerprint
@@ -99,7 +104,10 @@ class Pictures(list[str]):
         return pictures
 
 
-class Captioning(Recipe):
+Splits = tuple[Pictures, Pictures]  # for training and validation
+
+
+class Captioning(Recipe[CaptionRun, Splits]):
     """Pictures, an encoder-decoder that describes them."""
 
     name = "captioning"
@@ -130,15 +138,21 @@ class Captioning(Recipe):
         )
         return with_defaults({"pictures": ("Drawn pictures: width 32, 1 + 1 layers.", lambda: run)})
 
-    def open_data(self, run: Any) -> tuple[Pictures, Pictures]:
+    def data(self, run: CaptionRun) -> Splits:
         """Returns pictures for training and validation."""
         return Pictures.drawn(run.data.train, 1), Pictures.drawn(run.data.valid, 2)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the captions."""
-        return list(data[0])
+    def prepare(
+        self, run: CaptionRun, start: Start | None, given: Given[CaptionRun]
+    ) -> Prepared[CaptionRun, Splits]:
+        """Returns a run whose tokenizer is trained on the captions."""
+        run = validated(run, start, given)
+        data = self.data(run)
+        return Prepared(run, data, texts=lambda: data[0])
 
-    def make_task(self, run: Any, directory: Any, tokenizer: Any, data: Any) -> Task:
+    def task(
+        self, run: CaptionRun, directory: RunDirectory, tokenizer: Tokenizer, data: Splits
+    ) -> Task:
         """Returns the task of captions, with the share of them that is exactly right."""
         train, valid = data
         batches = functools.partial(_batches, tokenizer=tokenizer, batching=run.training.batching)

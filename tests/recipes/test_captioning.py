@@ -24,7 +24,8 @@ from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.recipes.given import with_normalization
+from transformer_jax.recipes import driver
+from transformer_jax.recipes.explicit_settings import Given, with_normalization
 from transformer_jax.recipes.recipe import Recipe
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
@@ -111,7 +112,7 @@ def test_a_model_of_a_new_recipe_may_be_smaller_than_its_settings_say(run):
 def test_a_recipe_needs_no_settings_of_reading_text():
     run = captioning.Captioning().runs["pictures"][1]
     assert not hasattr(run.data, "read")
-    assert with_normalization(run, "none") == run
+    assert with_normalization(run, "none", Given(run)) == run
 
 
 def test_the_model_of_a_family_of_its_own_has_to_be_made_by_the_recipe():
@@ -121,9 +122,8 @@ def test_the_model_of_a_family_of_its_own_has_to_be_made_by_the_recipe():
 
 
 def test_batches_of_any_plan_are_described():
-    recipe = captioning.Captioning()
-    run = recipe.runs["pictures"][1]
-    assert recipe.describe_batches(run, ArrayPlan(5, 2)) == "at most 512 tokens a batch"
+    run = captioning.Captioning().runs["pictures"][1]
+    assert driver.describe_batches(run, ArrayPlan(5, 2)) == "at most 512 tokens a batch"
 
 
 @pytest.mark.slow

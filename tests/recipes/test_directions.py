@@ -24,7 +24,8 @@ from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import directions
 from transformer_jax.recipes.direction_texts import DirectionTexts, open_direction_texts
-from transformer_jax.recipes.driver import begin
+from transformer_jax.recipes.driver import create_run
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.languages import with_tags
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.tasks.directions import store_lacks
@@ -66,7 +67,7 @@ def begun(few, tmp_path_factory):
     run = dataclasses.replace(
         named, output=str(folder), data=dataclasses.replace(named.data, pairs=PAIRS)
     )
-    begin(run, named)
+    create_run(run, Given(named))
     return str(folder)
 
 
@@ -166,18 +167,16 @@ def test_texts_of_a_direction_serve_the_opposite_one():
 
 
 def test_without_the_data_of_the_run_only_the_off_target_rate_is_missing(tmp_path, caplog):
-    class Lost:
-        data = PairData(pairs=(f"a-b={tmp_path / 'gone.tsv'}",))
-
+    lost = PairData(pairs=(f"a-b={tmp_path / 'gone.tsv'}",))
     given = {"a-b": Pairs(["x"], ["y"], "test", {}, [Direction("a", "b")])}
-    texts = open_direction_texts(Lost, given)
+    texts = open_direction_texts(lost, given)
     assert texts.training == {}
     assert texts.sides(Direction("a", "b")) == (["x"], ["y"])
     with pytest.raises(DataError, match=r"gone\.tsv"):
-        open_direction_texts(Lost, {})
-    Lost.data = PairData()  # as of a published model
+        open_direction_texts(lost, {})
+    lost = PairData()  # as of a published model
     with pytest.raises(DataError, match="no test text: give --data"):
-        open_direction_texts(Lost, {}).sides(Direction("a", "b"))
+        open_direction_texts(lost, {}).sides(Direction("a", "b"))
 
 
 def test_a_direction_whose_training_pairs_are_all_too_long_is_refused():
@@ -230,17 +229,15 @@ def test_autoencoding_adds_copies_of_training_sentences_alone(few, share, copies
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_copies_make_a_language_of_targets_alone_one_of_sources(few, share):
-    class Run:
-        data = PairData(
-            corpus="babel",
-            pairs=("a-b=30", "b-a=30", "b-c=30"),
-            languages=LanguageSettings(autoencoding=share),
-        )
-
-    tokenizer = with_tags(Run, train_tokenizer("bytes", []))
+    data = PairData(
+        corpus="babel",
+        pairs=("a-b=30", "b-a=30", "b-c=30"),
+        languages=LanguageSettings(autoencoding=share),
+    )
+    tokenizer = with_tags(data, train_tokenizer("bytes", []))
     assert tokenizer.languages.sources == (("a", "b", "c") if share else ("a", "b"))
     assert tokenizer.languages.targets == ("b", "a", "c")
     assert [*map(str, sorted(tokenizer.languages.directions))] == ["a-b", "b-a", "b-c"]
-    train = load_splits(Run.data).train
+    train = load_splits(data).train
     store = build_store(train, tokenizer, max_length=512, too_long="drop", cache=None)
     assert len(store) == len(train)

@@ -16,10 +16,10 @@ from transformer_jax.models.config import ImageConfig, TransformerConfig
 from transformer_jax.models.presets import vit
 from transformer_jax.recipes.captions import CaptionRun, Captions
 from transformer_jax.recipes.clip import Clip, ClipRun
-from transformer_jax.recipes.given import settings_given
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.images import ImageRun, Images
-from transformer_jax.recipes.initial_labels import as_in_start
 from transformer_jax.recipes.pictures import scored_pictures
+from transformer_jax.recipes.start_labels import as_in_start
 from transformer_jax.recipes.tasks.caption_task import CaptionBatches, PictureSettings, captioning
 from transformer_jax.recipes.tasks.contrast_task import Towers, contrast
 from transformer_jax.recipes.tasks.image_task import ImageBatching, image_classification
@@ -37,41 +37,39 @@ RECIPES = pytest.mark.parametrize(
 
 @RECIPES
 def test_settings_of_pictures_are_checked_before_data_are_read(recipe, run, part):
-    recipe.check(run, None)
+    recipe.check(run, Given(run))
     config = getattr(run, part)
     image = dataclasses.replace(config.image, num_channels=2)
     two = dataclasses.replace(run, **{part: dataclasses.replace(config, image=image)})
     with pytest.raises(ConfigError, match=rf"{part}\.image\.num_channels is 2"):
-        recipe.check(two, None)
+        recipe.check(two, Given(run))
     for prepare, said in (
         (Preprocessing(mean=(0.5, 0.5)), "preprocessing.mean has 2 values"),
         (Preprocessing(std=(0.5, 0.5)), "preprocessing.std has 2 values"),
         (Preprocessing(resize=8), "preprocessing.resize is 8: must be at least"),
     ):
         with pytest.raises(ConfigError, match=said):
-            recipe.check(dataclasses.replace(run, preprocessing=prepare), None)
+            recipe.check(dataclasses.replace(run, preprocessing=prepare), Given(run))
 
 
 @RECIPES
 def test_settings_that_would_be_ignored_are_refused(recipe, run, part):
-    with (
-        settings_given(frozenset({f"{part}.positions.max_length"})),
-        pytest.raises(ConfigError, match="is determined by the image"),
-    ):
-        recipe.check(run, None)
-    with settings_given(frozenset({f"{part}.compute.dtype"})):
-        if part == "model":
-            recipe.check(run, None)
-            return
-        with pytest.raises(ConfigError, match=r"give model\.compute\.dtype"):
-            recipe.check(run, None)
+    given = Given(run, frozenset({f"{part}.positions.max_length"}))
+    with pytest.raises(ConfigError, match="is determined by the image"):
+        recipe.check(run, given)
+    given = Given(run, frozenset({f"{part}.compute.dtype"}))
+    if part == "model":
+        recipe.check(run, given)
+        return
+    with pytest.raises(ConfigError, match=r"give model\.compute\.dtype"):
+        recipe.check(run, given)
 
 
 @RECIPES
 def test_a_model_without_pictures_of_its_own_asks_for_some(recipe, run, part):
     """A Hugging Face folder names no data."""
     with pytest.raises(ConfigError, match="folder: no test or validation pictures: give --dat"):
-        scored_pictures(run, recipe.open_data, "folder")
+        scored_pictures(run, recipe.data, "folder")
 
 
 def test_a_stored_run_reads_pictures_as_large_as_in_training():

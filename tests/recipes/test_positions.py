@@ -7,9 +7,10 @@ import pytest
 from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.recipes.driver import _prepared
-from transformer_jax.recipes.given import settings_given
+from transformer_jax.recipes.explicit_settings import Given
+from transformer_jax.recipes.freezing import load_pretrained
 from transformer_jax.recipes.registry import get_recipe
+from transformer_jax.recipes.settings import start_config
 
 POSITIONS = 44
 CASES = {
@@ -37,23 +38,39 @@ def begun(tmp_path, name):
     return recipe, dataclasses.replace(named, task=task), named
 
 
+class OpenedError(Exception):
+    """The data would be opened now."""
+
+
+def prepared(monkeypatch, recipe, run, given):
+    """Returns the settings with which a run opens its data."""
+
+    def data(self, run):
+        raise OpenedError(run)
+
+    monkeypatch.setattr(type(recipe), "data", data)
+    start = load_pretrained(start_config(run).init_from, recipe.starts)
+    with pytest.raises(OpenedError) as opened:
+        recipe.prepare(run, start, given)
+    return opened.value.args[0]
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_default_length_shrinks_to_the_positions_of_the_start(tmp_path, capsys, name):
+def test_a_default_length_shrinks_to_the_positions_of_the_start(
+    tmp_path, monkeypatch, capsys, name
+):
     recipe, run, named = begun(tmp_path, name)
-    setting, usual = recipe.length_limit(named)
+    setting, usual = named.length_limit
     assert usual > POSITIONS
-    run, _ = _prepared(recipe, run, named)
-    assert recipe.length_limit(run) == (setting, POSITIONS)
+    run = prepared(monkeypatch, recipe, run, Given(named))
+    assert run.length_limit == (setting, POSITIONS)
     assert f"{setting} is 44 in place of {usual}: the positions of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_given_length_is_refused_and_no_other_model_is_advised(tmp_path, name):
+def test_a_given_length_is_refused_and_no_other_model_is_advised(tmp_path, monkeypatch, name):
     """Even if it equals the default; a published model has no more positions."""
     recipe, run, named = begun(tmp_path, name)
-    setting = recipe.length_limit(named)[0]
-    with (
-        settings_given(frozenset({setting})),
-        pytest.raises(ConfigError, match=r"has positions for 44 tokens: lower it$"),
-    ):
-        _prepared(recipe, run, named)
+    given = Given(named, frozenset({named.length_limit[0]}))
+    with pytest.raises(ConfigError, match=r"has positions for 44 tokens: lower it$"):
+        prepared(monkeypatch, recipe, run, given)

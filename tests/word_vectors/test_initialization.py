@@ -27,8 +27,9 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
 from transformer_jax.recipes import driver, tasks
-from transformer_jax.recipes.checks import checked
-from transformer_jax.recipes.initial import load_pretrained
+from transformer_jax.recipes.checks import validated_settings
+from transformer_jax.recipes.explicit_settings import Given
+from transformer_jax.recipes.freezing import load_pretrained
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.tasks.fit import allowing
 from transformer_jax.runs.checkpoint_reader import load_params
@@ -353,12 +354,12 @@ def test_word_vectors_and_another_run_do_not_go_together(file):
     run = RUNS["small"][1]
     run = dataclasses.replace(run, model=transformer(file), init_from="runs/a")
     with pytest.raises(ConfigError, match="init_from runs/a: both initialize"):
-        checked(run, run)
+        validated_settings(run, Given(run))
     tagger = TASK_RUNS["tag"][1]
     task = dataclasses.replace(tagger.task, init_from="runs/a")
     tagger = dataclasses.replace(tagger, model=transformer(file, decoder_layers=0), task=task)
     with pytest.raises(ConfigError, match=r"task\.init_from runs/a: both initialize"):
-        checked(tagger, tagger)
+        validated_settings(tagger, Given(tagger))
 
 
 @pytest.mark.slow

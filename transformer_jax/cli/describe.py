@@ -123,7 +123,7 @@ class Describe(RunCommand):
         from transformer_jax.parallel.device_catalog import plan_target
         from transformer_jax.planning.kernels import model_kernels
         from transformer_jax.planning.programs import Shape
-        from transformer_jax.recipes.begin import dtype_of
+        from transformer_jax.recipes.sizing import dtype_of
 
         target = plan_target(name)
         if self.preset is not None:

@@ -67,7 +67,8 @@ def _check_resume(arguments: Sequence[str], devices: int, plan: str) -> None:
 def _check_start(
     command: str, arguments: Sequence[str], devices: int, plan: str, files: bool
 ) -> None:
-    from transformer_jax.recipes.checks import checked, on_devices
+    from transformer_jax.recipes.checks import validated_settings
+    from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.registry import get_recipe
     from transformer_jax.recipes.settings import Trained, start_config
 
@@ -82,18 +83,17 @@ def _check_start(
         _check_there(paths)
     recipe = get_recipe(run.recipe)
     if not any(name.startswith("data.") for name, _ in paths) and not _built_in(run):
-        recipe.open_data(run)  # which says what data it needs
+        recipe.data(run)  # which says what data it needs
     # Sizes of a start are unknown until it is read.
     if isinstance(run, Trained) and start_config(run).init_from is None and not recipe.needs_start:
         without = run if files or run.tokenizer is None else _without_files(run)
-        with on_devices(devices):
-            checked(without, named)
+        validated_settings(without, Given(named))
 
 
 def _check_mesh(run: Any, devices: int, plan: str) -> None:
     """Refuses a mesh that the devices cannot form, and batches that they cannot divide."""
     from transformer_jax.parallel.mesh import mesh_shape
-    from transformer_jax.recipes.checks import check_rows, on_devices
+    from transformer_jax.recipes.checks import check_rows
     from transformer_jax.recipes.settings import ExampleBatches
 
     try:
@@ -101,8 +101,7 @@ def _check_mesh(run: Any, devices: int, plan: str) -> None:
     except ConfigError as error:
         raise ConfigError(f"{plan}: {error}") from None
     if isinstance(run.training, ExampleBatches):
-        with on_devices(devices):
-            check_rows(run)
+        check_rows(run, devices)
 
 
 def _paths(run: Any) -> Iterator[tuple[str, str]]:

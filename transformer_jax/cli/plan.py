@@ -3,11 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import say
 from transformer_jax.core.errors import ConfigError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.recipes.settings import TokenizerConfig, Trained
 
 __all__ = ["plan_run"]
 
@@ -33,9 +36,10 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     from transformer_jax.parallel.device_catalog import plan_target
     from transformer_jax.planning import plan
     from transformer_jax.planning.programs import mesh_on
-    from transformer_jax.recipes.begin import for_device
-    from transformer_jax.recipes.checks import checked
+    from transformer_jax.recipes.checks import validated_settings
+    from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.registry import get_recipe
+    from transformer_jax.recipes.sizing import for_device
 
     recipe = get_recipe(run.recipe)
     if not recipe.has_plan:
@@ -53,7 +57,7 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
         raise ConfigError(
             f"--plan {target}: the memory of {recipe.title} is not estimated, and {found.why}"
         )
-    run, vocabulary = _with_vocabulary(recipe, checked(run, named), named)
+    run, vocabulary = _with_vocabulary(validated_settings(run, Given(named)), named)
     run = for_device(run, found.device)
     mesh = mesh_on(run, found).shape
     sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
@@ -94,25 +98,24 @@ def _left(found: Any, most: int | float) -> str:
     return f", by an estimate, which leaves {1 - most / found.usable:.0%} free"
 
 
-def _with_vocabulary(recipe: Any, run: Any, named: Any) -> tuple[Any, str]:
+def _with_vocabulary(run: "Trained", named: "Trained") -> "tuple[Trained, str]":
     """Returns the run with the vocabulary size of its tokenizer, unless the model's size was given.
 
     Added tokens count, including the tokens of a chat template. The text tells the source of the
     size: for a tokenizer still to be trained, it is the upper limit.
     """
-    if not recipe.reads_text:
+    if run.tokenizer is None:
         return run, "no vocabulary"
     size, source = run.model.vocab_size, "as given"
     if size == named.model.vocab_size:
-        run = recipe.for_plan(run)
-        before, size, source = _vocabulary(run.tokenizer)
+        before, size, source = _vocabulary(run.planned_tokenizer)
         if more := size - before:
             source += f", and {plural(more, 'token')} that the run adds"
     model = dataclasses.replace(run.model, vocab_size=size)
     return dataclasses.replace(run, model=model), f"a vocabulary of {size:,} ({source})"
 
 
-def _vocabulary(settings: Any) -> tuple[int, int, str]:
+def _vocabulary(settings: "TokenizerConfig") -> tuple[int, int, str]:
     """Returns the size before and after the run adds tokens, and the source of the first."""
     from transformer_jax.data.added_tokens import add_tokens
     from transformer_jax.data.tokenizer import load_tokenizer

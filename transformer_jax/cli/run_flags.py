@@ -114,6 +114,7 @@ def _stored_run(command: str, commands: Commands, file: Path) -> Any:
         CheckpointError: The file does not describe a run.
     """
     from transformer_jax.recipes import driver
+    from transformer_jax.recipes.settings import Trained
     from transformer_jax.runs.run_directory import ConfigFile
 
     recipe = recipe_of(ConfigFile(file), check=False)
@@ -130,7 +131,8 @@ def _stored_run(command: str, commands: Commands, file: Path) -> Any:
         run = driver.read(ConfigFile(file))
     except CheckpointError as error:
         raise ConfigError(f"--config {error}") from None
-    return driver.reset_derived(dataclasses.replace(run, output=None, overwrite=False))
+    run = dataclasses.replace(run, output=None, overwrite=False)
+    return run.without_derived() if isinstance(run, Trained) else run
 
 
 def _recipes_with(flag: str) -> str:

@@ -181,16 +181,16 @@ def _train(program: TrainingProgram, command: str, arguments: Sequence[str]) -> 
     if resumes and broadcast_json(has_begun(run.output)) and hasattr(run, "loop"):
         return resume_as_asked(run, named)
     from transformer_jax.recipes.checks import check_room
-    from transformer_jax.recipes.given import settings_given
+    from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.settings import start_config
 
     if start_config(run).init_from is None:  # otherwise checked once the model is known
         check_room(run)
-    # Refuse it before reading the data, which takes minutes; `begin` checks again.
-    with writing_alone(run.output, lambda: _check_output(run)), settings_given(given):
+    # Refuse it before reading the data, which takes minutes; `create_run` checks again.
+    with writing_alone(run.output, lambda: _check_output(run)):
         from transformer_jax.recipes import driver
 
-        run, directory, data = driver.begin(run, named)
+        run, directory, data = driver.create_run(run, Given(named, given))
         run_log(directory.log)
         return driver.train(run, directory, data)
 

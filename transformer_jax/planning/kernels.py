@@ -45,7 +45,7 @@ def attention_kernels(
 
     Example:
         >>> from transformer_jax.parallel.device_catalog import plan_target
-        >>> from transformer_jax.recipes.begin import for_device
+        >>> from transformer_jax.recipes.sizing import for_device
         >>> from transformer_jax.recipes.registry import named_runs
         >>> target = plan_target("80GiB")
         >>> run = for_device(named_runs("language_model")["gpt2-small"][1], target.device)

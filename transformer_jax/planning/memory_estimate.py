@@ -34,7 +34,7 @@ from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like
 from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.programs import STEPS, Shape, decoding_shape, mesh_on, parts_of
-from transformer_jax.recipes.parts import Parts
+from transformer_jax.recipes.plan_inputs import PlanInputs
 from transformer_jax.recipes.settings import Trained
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts
@@ -492,7 +492,13 @@ def _recurrent(config: RecurrentConfig, local: DeviceShare, length: int) -> _Blo
 
 
 def _loss_bytes(
-    run: Trained, parts: Parts, local: DeviceShare, length: int, platform: str, *, training: bool
+    run: Trained,
+    parts: PlanInputs,
+    local: DeviceShare,
+    length: int,
+    platform: str,
+    *,
+    training: bool,
 ) -> float:
     """Returns the bytes of a chunk of logits, and in training of its and the table's gradients."""
     config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model

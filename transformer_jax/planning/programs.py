@@ -29,7 +29,7 @@ from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.placement import prepare_for_decoding
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, shardings
-from transformer_jax.recipes.parts import BatchShapes, Parts
+from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.settings import (
     ExampleBatches,
@@ -122,9 +122,7 @@ def buckets(run: Trained, sizes: Mapping[str, int]) -> list[Shape]:
         return [Shape(rows, length)]
     assert isinstance(training, TokenBatches)
     count = training.num_buckets
-    even = np.ceil(
-        get_recipe(run.recipe).length_limit(run)[1] / count * np.arange(1, count + 1)
-    ).astype(int)
+    even = np.ceil(run.length_limit[1] / count * np.arange(1, count + 1)).astype(int)
     unit = training.pad_to_multiple_of or training.cpu_multiple
     lengths = set(padded_length(even, unit).tolist())
     multiple = math.lcm(training.required_batch_size_multiple, parts)
@@ -132,10 +130,10 @@ def buckets(run: Trained, sizes: Mapping[str, int]) -> list[Shape]:
     return [Shape(fitting(length), length) for length in sorted(lengths, reverse=True)]
 
 
-def parts_of(run: Trained, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
+def parts_of(run: Trained, mesh: Mesh | AbstractMesh, shape: Shape) -> PlanInputs:
     """Returns the parts of a step, with the shapes of a batch."""
     batch = BatchShapes(shape.rows, shape.length, batch_sharding(mesh))
-    return get_recipe(run.recipe).planned_parts(run, batch)
+    return get_recipe(run.recipe).plan_inputs(run, batch)
 
 
 _SPECIAL = SpecialTokens(eos=2, pad=0)  # any ids will do for programs that are only compiled

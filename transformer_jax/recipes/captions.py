@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_dict import from_dict
@@ -11,6 +11,7 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.captions import CaptionData, open_captions, own_captions
+from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.evaluation.words import Tokenize, check_tokenize
 from transformer_jax.models.config import (
@@ -29,7 +30,7 @@ from transformer_jax.recipes.pictures import (
     scored_pictures,
 )
 from transformer_jax.recipes.read_flags import PictureFlags, with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -37,10 +38,15 @@ from transformer_jax.recipes.tasks.settings import CaptionEvaluation
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from flax import nnx
+    from jaxtyping import PyTree
+
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
     from transformer_jax.models.partition import Partition
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -82,7 +88,7 @@ class CaptionRun(Adapted, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateCaptions(SearchFlags, PictureFlags):
+class EvaluateCaptions(SearchFlags, PictureFlags):  # type: ignore[misc]
     """Print exact matches, sacreBLEU, CIDEr-D and ROUGE-L of the captions of pictures."""
 
     images: Annotated[str | None, Flag("data.images")] = None
@@ -92,7 +98,7 @@ class EvaluateCaptions(SearchFlags, PictureFlags):
     """Tokenizer of sacreBLEU, part of its signature; None is the run's setting."""
 
 
-class Captions(Recipe):
+class Captions(Recipe[CaptionRun, ImageSplits]):
     """A Vision Transformer and a decoder, trained on pictures with captions."""
 
     name = "captions"
@@ -112,58 +118,49 @@ class Captions(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start; logs the parts that are loaded."""
-        new = "all of it is loaded"
-        if start.family == "decoder":
-            new = "it becomes the decoder, with new cross-attention"
-        log(f"{run.init_from} is {start.name}: {new}")
+    def data(self, run: CaptionRun) -> ImageSplits:
+        """Returns the pictures and their captions."""
+        return open_captions(run.data)
 
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the encoder and the preprocessing of its start."""
-        if run.init_encoder is None and start is not None and start.family == "captioner":
-            run = dataclasses.replace(run, init_encoder=run.init_from)
-        if (path := run.init_encoder) is None:
-            return run
-        from transformer_jax.inference.captions import encoder_of
-        from transformer_jax.inference.images import pictures_of
-        from transformer_jax.recipes.initial import load_pretrained, with_given
-
-        facts = load_pretrained(path, _ENCODERS).facts
-        there = encoder_of(facts)
-        encoder = with_given(there, run.encoder, named.encoder, "encoder.")
-        encoder = dataclasses.replace(encoder, compute=run.encoder.compute)
-        kept = pictures_of(facts.record, there.image).preprocessing
-        kept = kept.scaled(there.image.image_size, encoder.image.image_size)
-        preprocessing = with_given(kept, run.preprocessing, named.preprocessing, "preprocessing.")
-        return dataclasses.replace(run, encoder=encoder, preprocessing=preprocessing)
-
-    def in_layers(self, run: Any) -> Any:
-        """Returns the run without its setting of a frozen part; the rest is trained."""
-        whole = run.freeze in ("encoder", "decoder") and not run.trainable_tokens
-        return dataclasses.replace(run, freeze="none") if whole else run
-
-    def check(self, run: Any, start: Any) -> None:
+    def check(self, run: CaptionRun, given: "Given[CaptionRun]") -> None:
         """Refuses parts that a captioner cannot freeze, and mixtures of pictures."""
         _check_freeze(run)
         refuse_mixtures(run.augmentation)
         if run.evaluation.tokenize is not None:
             check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
-        check_pictures(run, "encoder")
+        check_pictures(run, "encoder", given)
 
-    def open_data(self, run: Any) -> Any:
-        """Returns the pictures and their captions."""
-        return open_captions(run.data)
+    def prepare(
+        self, run: CaptionRun, start: "Start | None", given: "Given[CaptionRun]"
+    ) -> Prepared[CaptionRun, ImageSplits]:
+        """Returns a run whose decoder and encoder, with its preprocessing, are of its starts."""
+        from transformer_jax.recipes.checks import validated
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the training captions."""
-        texts: Iterable[str] = data.train.texts
-        return texts
+        if start is not None:
+            new = "all of it is loaded"
+            if start.family == "decoder":
+                new = "it becomes the decoder, with new cross-attention"
+            log(f"{run.init_from} is {start.name}: {new}")
+            run = start.adapt(run, given)
+            if run.init_encoder is None and start.family == "captioner":
+                run = dataclasses.replace(run, init_encoder=run.init_from)
+        run = _with_encoder(run, given)
+        # A part that is frozen as a whole is no matter of the decoder's layers.
+        whole = run.freeze in ("encoder", "decoder") and not run.trainable_tokens
+        layers = dataclasses.replace(run, freeze="none") if whole else run
+        run = validated(run, start, given, layers)
+        data = self.data(run)
+        return Prepared(run, data, lambda: data.train.texts)
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: CaptionRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: ImageSplits,
     ) -> "Task":
         """Returns the task of captions."""
+        from transformer_jax.recipes.freezing import initial_of
         from transformer_jax.recipes.tasks.caption_task import (
             CaptionBatches,
             PictureSettings,
@@ -188,18 +185,22 @@ class Captions(Recipe):
             label_smoothing=run.training.label_smoothing,
             evaluation=run.evaluation,
         )
-        return dataclasses.replace(task, partition=_partition(run, tokenizer))
+        initial = task.initial
+        if run.init_encoder is not None:
+            decoder = initial_of(run, self.starts, tokenizer)
+            initial = functools.partial(_initial, run, decoder)
+        return dataclasses.replace(task, partition=_partition(run, tokenizer), initial=initial)
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: CaptionRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns the parts of the programs of training and evaluation."""
         from flax import nnx
 
         from transformer_jax.models.captioner import Captioner
-        from transformer_jax.recipes.parts import BOS, Parts
+        from transformer_jax.recipes.plan_inputs import BOS, PlanInputs
         from transformer_jax.training.objectives import sequence_to_sequence
 
         encoder = computed_as(run.model, run.encoder)
-        return Parts(
+        return PlanInputs(
             lambda: Captioner(encoder, run.model, rngs=nnx.Rngs(0)),
             sequence_to_sequence(BOS, run.training.label_smoothing),
             sequence_to_sequence(BOS),
@@ -213,10 +214,6 @@ class Captions(Recipe):
             ),
         )  # fmt: skip
 
-    def with_starts(self, run: Any, initial: Any) -> Any:
-        """Returns a function to the parameters of step 0; None if the run starts from scratch."""
-        return initial if run.init_encoder is None else functools.partial(_initial, run, initial)
-
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the scores of the captions of pictures."""
         from transformer_jax.data.images.captions import references
@@ -228,7 +225,7 @@ class Captions(Recipe):
 
         run, search = with_read_flags(settings_of(facts), request), beam_search(request, facts)
         if request.images is None:
-            _, parts = scored_pictures(run, self.open_data, request.run)
+            _, parts = scored_pictures(run, self.data, request.run)
         else:
             table = open_table(request.images, run.data.read, "--data.images")
             parts = {table.name: table}
@@ -254,7 +251,7 @@ class Captions(Recipe):
 
         return CaptionPredictor(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns a captioner."""
         from transformer_jax.models.captioner import Captioner
 
@@ -265,15 +262,40 @@ class Captions(Recipe):
         return Captioner(computed_as(config, encoder), config, rngs=rngs)
 
 
-def _initial(run: Any, decoder: Any, params: Any) -> Any:
+def _with_encoder(run: CaptionRun, given: "Given[CaptionRun]") -> CaptionRun:
+    """Returns the run with the encoder and the preprocessing of ``init_encoder``."""
+    if (path := run.init_encoder) is None:
+        return run
+    from transformer_jax.inference.captions import encoder_of
+    from transformer_jax.inference.images import pictures_of
+    from transformer_jax.recipes.explicit_settings import with_given
+    from transformer_jax.recipes.freezing import load_pretrained
+
+    facts, named = load_pretrained(path, _ENCODERS).facts, given.named
+    there = encoder_of(facts)
+    encoder = with_given(there, run.encoder, named.encoder, given, "encoder.")
+    encoder = dataclasses.replace(encoder, compute=run.encoder.compute)
+    kept = pictures_of(facts.record, there.image).preprocessing
+    kept = kept.scaled(there.image.image_size, encoder.image.image_size)
+    usual = named.preprocessing
+    kept = with_given(kept, run.preprocessing, usual, given, "preprocessing.")
+    return dataclasses.replace(run, encoder=encoder, preprocessing=kept)
+
+
+def _initial(
+    run: CaptionRun, decoder: "Callable[[PyTree], PyTree] | None", params: "dict[str, PyTree]"
+) -> "dict[str, PyTree]":
     """Returns the parameters of step 0, including the encoder's start."""
     from transformer_jax.inference.captions import encoder_of
-    from transformer_jax.recipes.initial import load_pretrained
+    from transformer_jax.recipes.freezing import load_pretrained
 
     if run.init_encoder == run.init_from:
-        return decoder(params)
+        assert decoder is not None
+        loaded: dict[str, PyTree] = decoder(params)
+        return loaded
     rest = {name: part for name, part in params.items() if name != "encoder"}
     rest = rest if decoder is None else decoder(rest)
+    assert run.init_encoder is not None
     start = load_pretrained(run.init_encoder, _ENCODERS)
     part = "encoder" if start.family == "captioner" else None
     start = dataclasses.replace(start, model=encoder_of(start.facts))
@@ -301,7 +323,7 @@ def _pointing(predictor: Any, split: Any, texts: list[str]) -> str:
     return f"heat maps on the named shape {share:.1f} % of {plural(len(maps), 'word')}"
 
 
-def _check_freeze(run: Any) -> None:
+def _check_freeze(run: CaptionRun) -> None:
     """Refuses to freeze parts that do not exist or are not trained yet.
 
     Raises:
@@ -315,7 +337,7 @@ def _check_freeze(run: Any) -> None:
         raise ConfigError(f"freeze is {run.freeze} without {needed}: it is not trained yet")
 
 
-def _partition(run: Any, tokenizer: "Tokenizer") -> "Partition":
+def _partition(run: CaptionRun, tokenizer: "Tokenizer") -> "Partition":
     """Returns the partition of a run: the loaded parts are trained, frozen or adapted.
 
     Cross-attention and the map between widths, which connect the two parts, are always trained. So

@@ -1,11 +1,8 @@
 """Checks of settings against devices, memory, tokenizer, metrics and each other."""
 
-import contextlib
-import contextvars
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,12 +13,22 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.extension import check_extensible
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.models.costs import accounting
-from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.parallel.mesh import devices_of, make_mesh, mesh_shape
-from transformer_jax.recipes.given import was_given, with_normalization
-from transformer_jax.recipes.recipe import Recipe
+from transformer_jax.recipes.explicit_settings import Given, with_normalization
+from transformer_jax.recipes.freezing import check_layers
+from transformer_jax.recipes.publishing import check_export
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recipes.settings import RowBatches, TokenBatches, start_config
+from transformer_jax.recipes.settings import (
+    Adapted,
+    AnyRun,
+    RowBatches,
+    Run,
+    RunSettings,
+    TokenBatches,
+    Trained,
+    start_config,
+)
+from transformer_jax.recipes.start import Start
 from transformer_jax.training.settings import check_warmup
 from transformer_jax.word_vectors.initialization import check_size
 
@@ -29,10 +36,10 @@ __all__ = [
     "check_extension",
     "check_room",
     "check_rows",
-    "checked",
     "memory",
     "mesh_of",
-    "on_devices",
+    "validated",
+    "validated_settings",
     "with_batch_multiple",
     "with_loaded_tokenizer",
     "with_rows_for",
@@ -41,13 +48,13 @@ __all__ = [
 ]
 
 
-def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
+def with_vocab(run: Run, tokenizer: Tokenizer) -> Run:
     """Returns the run with the tokenizer's vocabulary size in its model."""
     model = dataclasses.replace(run.model, vocab_size=tokenizer.vocab_size)
     return dataclasses.replace(run, model=model)
 
 
-def with_rows_for(run: Any, tokenizer: Tokenizer) -> Any:
+def with_rows_for(run: Run, tokenizer: Tokenizer) -> Run:
     """Returns the run with a model that has a row for each token; further rows are kept."""
     model, needed = run.model, tokenizer.vocab_size
     decoder_size = model.decoder_vocab_size
@@ -59,33 +66,19 @@ def with_rows_for(run: Any, tokenizer: Tokenizer) -> Any:
     return dataclasses.replace(run, model=model)
 
 
-def mesh_of(run: Any) -> Mesh:
+def mesh_of(run: Trained) -> Mesh:
     """Returns the mesh over the devices that the run may use."""
     return make_mesh(run.mesh, devices_of(run.distributed))
 
 
-# Number of the devices that a run will have, if not those of this machine.
-_planned: contextvars.ContextVar[int | None] = contextvars.ContextVar("planned", default=None)
-
-
-@contextlib.contextmanager
-def on_devices(number: int) -> Iterator[None]:
-    """Context manager: checks are for a run on other devices than those of this machine."""
-    token = _planned.set(number)
-    try:
-        yield
-    finally:
-        _planned.reset(token)
-
-
-def _parts(run: Any) -> int:
+def _parts(run: Trained, devices: int | None = None) -> int:
     """Returns the number that must divide the rows of a batch."""
-    number = _planned.get() or len(devices_of(run.distributed))
+    number = devices or len(devices_of(run.distributed))
     shape = mesh_shape(run.mesh, number)
-    return shape["data"] * shape["fsdp"] * int(run.training.gradient_accumulation_steps)
+    return shape["data"] * shape["fsdp"] * run.training.gradient_accumulation_steps
 
 
-def with_batch_multiple(run: Any) -> Any:
+def with_batch_multiple(run: Run) -> Run:
     """Returns the run with batches whose rows can be divided over this mesh and later ones."""
     training = run.training
     if not isinstance(training, TokenBatches):
@@ -96,14 +89,43 @@ def with_batch_multiple(run: Any) -> Any:
     )
 
 
-def checked(run: Any, named: Any, start: Any = None) -> Any:
+def validated(
+    run: Run, start: Start | None, given: Given[Run], layer_settings: Run | None = None
+) -> Run:
+    """Checks the settings of a run that begins, before its data are read.
+
+    Args:
+        run: The settings, with the model of the start.
+        start: The start of the run, or None.
+        given: What the command gave.
+        layer_settings: The run with only the settings of its start that concern layers of
+            ``run.model``, if the recipe checks the other ones; None is ``run``.
+
+    Returns:
+        The run with a warmup and a length that fit, and the text normalization of its tokenizer.
+
+    Raises:
+        ConfigError: Settings do not match each other, the start or the memory, or the trained model
+            could not be exported to the family of its start.
+        DataError: A file of settings cannot be read.
+    """
+    if start is not None:
+        check_room(run)
+        check_layers(run if layer_settings is None else layer_settings, start)
+    run = validated_settings(run, given, start)
+    check_export(get_recipe(run.recipe), run, start)
+    check_extension(run, start)
+    return run
+
+
+def validated_settings(run: Run, given: Given[Run], start: Start | None = None) -> Run:
     """Checks settings before any text is read; returns the run with a suitable warmup.
 
     A loaded tokenizer determines the normalization of text.
 
     Args:
         run: The settings.
-        named: The settings before flags changed them.
+        given: What the command gave.
         start: The start of the run, or None.
 
     Raises:
@@ -125,14 +147,14 @@ def checked(run: Any, named: Any, start: Any = None) -> Any:
         )
     _check_word_vectors(run)
     _check_adapters(run)
-    run = with_warmup(run, named)
-    run = _within_positions(recipe, run, named, start)
-    _check_length(recipe, run, start)
-    recipe.check(run, start)
-    return with_loaded_tokenizer(run)
+    run = with_warmup(run, given.named)
+    run = _within_positions(run, start, given)
+    _check_length(run, start)
+    recipe.check(run, given)
+    return with_loaded_tokenizer(run, given)
 
 
-def with_loaded_tokenizer(run: Any) -> Any:
+def with_loaded_tokenizer(run: AnyRun, given: Given[AnyRun]) -> AnyRun:
     """Returns the run with the normalization of the tokenizer file that it names.
 
     Raises:
@@ -140,36 +162,29 @@ def with_loaded_tokenizer(run: Any) -> Any:
     """
     if run.tokenizer is None or run.tokenizer.path is None:
         return run
-    return with_normalization(run, load_tokenizer(run.tokenizer.path).normalization)
+    return with_normalization(run, load_tokenizer(run.tokenizer.path).normalization, given)
 
 
-def check_extension(recipe: Recipe, run: Any, start: Any) -> None:
-    """Refuses ``tokenizer.extend_by`` without a tokenizer to extend, or without texts.
-
-    Args:
-        recipe: The kind of training.
-        run: The settings.
-        start: The start of the run, or None.
+def check_extension(run: RunSettings, start: Start | None = None) -> None:
+    """Refuses ``tokenizer.extend_by`` without a tokenizer to extend.
 
     Raises:
-        ConfigError: The message says what is missing.
+        ConfigError: There is none, or one of another kind.
     """
     if run.tokenizer is None or not (count := run.tokenizer.extend_by):
         return
-    if type(recipe).tokenizer_texts is Recipe.tokenizer_texts:
-        raise ConfigError(
-            f"tokenizer.extend_by: {recipe.title} does not learn subwords: leave it out"
-        )
-    if start is None and run.tokenizer.path is None:
+    if start is not None:
+        check_extensible(start.tokenizer, count)
+    elif run.tokenizer.path is not None:
+        check_extensible(load_tokenizer(run.tokenizer.path), count)
+    else:
         raise ConfigError(
             "tokenizer.extend_by: there is no tokenizer to extend: start from a run with "
             "--init-from RUN, or set --tokenizer.vocab-size"
         )
-    tokenizer = start.tokenizer if start is not None else load_tokenizer(run.tokenizer.path)
-    check_extensible(tokenizer, count)
 
 
-def _check_word_vectors(run: Any) -> None:
+def _check_word_vectors(run: Trained) -> None:
     path = run.model.embedding.init
     if path is None:
         return
@@ -184,7 +199,7 @@ def _check_word_vectors(run: Any) -> None:
     check_size(run.model)
 
 
-def with_warmup(run: Any, named: Any) -> Any:
+def with_warmup(run: Run, named: Run) -> Run:
     """Returns the run with a tenth of its steps as warmup, if the preset's warmup is too long.
 
     Raises:
@@ -205,10 +220,10 @@ def with_warmup(run: Any, named: Any) -> Any:
     return dataclasses.replace(run, optimizer=optimizer)
 
 
-def _check_adapters(run: Any) -> None:
-    adapters, start = getattr(run, "lora", None), start_config(run)
-    if adapters is None:
+def _check_adapters(run: Trained) -> None:
+    if not isinstance(run, Adapted):
         return
+    adapters, start = run.lora, start_config(run)
     if not adapters.rank:
         if adapters != type(adapters)():
             raise ConfigError("lora: settings of adapters need lora.rank: add --lora.rank 8")
@@ -227,30 +242,31 @@ def _check_adapters(run: Any) -> None:
             )
 
 
-def _within_positions(recipe: Recipe, run: Any, named: Any, start: Any) -> Any:
+def _within_positions(run: Run, start: Start | None, given: Given[Run]) -> Run:
     """Returns the run with a default length that fits the positions of its start.
 
     A length that was given is kept, and refused if it does not fit.
     """
-    setting, length = recipe.length_limit(run)
+    setting, length = run.length_limit
     group, _, name = setting.partition(".")
     most = run.model.max_length
     if start is None or length <= most or not hasattr(getattr(run, group, None), name):
         return run
-    if was_given(setting) or length != recipe.length_limit(named)[1]:
+    if setting in given or length != given.named.length_limit[1]:
         return run
     log(f"{setting} is {most} in place of {length}: the positions of {start_config(run).init_from}")
-    part = dataclasses.replace(getattr(run, group), **{name: most})
-    return dataclasses.replace(run, **{group: part})
+    changed: Any = {group: dataclasses.replace(getattr(run, group), **{name: most})}
+    return dataclasses.replace(run, **changed)
 
 
-def _check_length(recipe: Recipe, run: Any, start: Any) -> None:
-    setting, length = recipe.length_limit(run)
+def _check_length(run: Trained, start: Start | None) -> None:
+    setting, length = run.length_limit
     most = run.model.max_length
     if length > most:
         raising = f" or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
         # The table of a start has as many rows as it has positions.
-        fixed = start is not None and getattr(run.model, "positions", run.model).kind == "learned"
+        positions: Any = getattr(run.model, "positions", run.model)
+        fixed = start is not None and positions.kind == "learned"
         raise ConfigError(
             f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
             + ("lower it" if fixed else f"lower the one{raising}")
@@ -263,13 +279,17 @@ def _check_length(recipe: Recipe, run: Any, start: Any) -> None:
         )
 
 
-def check_rows(run: Any) -> None:
+def check_rows(run: Trained, devices: int | None = None) -> None:
     """Refuses batches whose rows cannot be divided over devices and micro-batches.
+
+    Args:
+        run: The settings.
+        devices: Number of devices that the run will have; None is those of this machine.
 
     Raises:
         ConfigError: The rows cannot be divided; the message has the divisor.
     """
-    needed, unit = _parts(run), run.training.row_unit
+    needed, unit = _parts(run, devices), run.training.row_unit
     if unit % needed:
         raise ConfigError(
             f"the batches of this run have a multiple of {plural(unit, 'row')}, not divisible by "
@@ -299,7 +319,7 @@ def memory(devices: list[Any]) -> int | None:
     return None if limit is None else limit * len(devices)
 
 
-def check_room(run: Any) -> None:
+def check_room(run: RunSettings) -> None:
     """Refuses a run whose parameters and gradients, or whose batches, exceed the total memory.
 
     This is a lower bound: a run that passes may still be too large. Frozen parameters have no
@@ -308,14 +328,13 @@ def check_room(run: Any) -> None:
     Raises:
         ConfigError: The memory is too small; the message has both sizes.
     """
-    if not isinstance(run.model, ModelConfig):
+    if not isinstance(run, Trained):
         return  # an n-gram model
     limit = memory(devices_of(run.distributed))
     if limit is None:
         return
     count = accounting.count_parameters(run.model)
-    adapters = getattr(run, "lora", None)
-    frozen = start_config(run).freeze != "none" or (adapters is not None and adapters.rank > 0)
+    frozen = start_config(run).freeze != "none" or (isinstance(run, Adapted) and run.lora.rank > 0)
     _refuse_memory(
         limit,
         (1 if frozen else 2) * count * _FLOAT_BYTES,
@@ -323,7 +342,7 @@ def check_room(run: Any) -> None:
         f"{'alone' if frozen else 'with their gradients'} take",
         "lower model.d_model, the layers or the vocabulary",
     )
-    training, tokens = run.training, get_recipe(run.recipe).batch_tokens(run)
+    training, tokens = run.training, run.batch_tokens
     _refuse_memory(
         limit,
         2 * tokens * run.model.d_model * _FLOAT_BYTES // training.gradient_accumulation_steps,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -12,6 +12,7 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.captions import CaptionData, open_captions, own_captions
+from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -31,15 +32,19 @@ from transformer_jax.recipes.pictures import (
     scored_pictures,
 )
 from transformer_jax.recipes.read_flags import PictureFlags, with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from flax import nnx
+
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -67,6 +72,11 @@ class ClipRun(Cached, RunConfig):
 
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
 
+    @property
+    def batch_tokens(self) -> int:
+        """Returns the number of tokens and patches of a batch."""
+        return self.training.batch_size * (self.model.max_length + self.encoder.max_length)
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatePairs(PictureFlags):
@@ -77,7 +87,7 @@ class EvaluatePairs(PictureFlags):
     test (or else validation) pictures of the run."""
 
 
-class Clip(Recipe):
+class Clip(Recipe[ClipRun, ImageSplits]):
     """A Vision Transformer and a Transformer for texts, trained on pictures with texts."""
 
     name = "clip"
@@ -95,34 +105,11 @@ class Clip(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the start's tower of texts; logs that both towers are loaded."""
-        log(f"{run.init_from} is {start.name}: all of it is loaded")
+    def data(self, run: ClipRun) -> ImageSplits:
+        """Returns the pictures and their texts."""
+        return open_captions(run.data)
 
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the tower of images and the preprocessing of its start."""
-        if start is None:
-            return run
-        from transformer_jax.inference.images import pictures_of
-        from transformer_jax.recipes.initial import with_given
-
-        fields = start.facts.record
-        encoder, contrast = towers_of(fields)
-        kept = pictures_of(fields, encoder.image).preprocessing
-        changed = {
-            name: with_given(old, getattr(run, name), getattr(named, name), f"{name}.")
-            for name, old in (
-                ("encoder", encoder), ("contrast", contrast), ("preprocessing", kept)
-            )
-        }  # fmt: skip
-        changed["encoder"] = dataclasses.replace(changed["encoder"], compute=run.encoder.compute)
-        return dataclasses.replace(run, **changed)
-
-    def in_layers(self, run: Any) -> Any:
-        """Returns the run without the setting that freezes the tower of images."""
-        return dataclasses.replace(run, freeze="none") if run.freeze == "encoder" else run
-
-    def check(self, run: Any, start: Any) -> None:
+    def check(self, run: ClipRun, given: "Given[ClipRun]") -> None:
         """Refuses settings that do not apply to two towers."""
         if run.freeze not in ("none", "encoder") or run.reinit_last or run.reinit_head:
             raise ConfigError(
@@ -130,23 +117,33 @@ class Clip(Recipe):
                 "reinit_last and reinit_head out"
             )
         refuse_mixtures(run.augmentation)
-        check_pictures(run, "encoder")
+        check_pictures(run, "encoder", given)
         if run.training.mode == "pmap":
             raise ConfigError(
                 "training.mode is pmap, but all pairs of a batch are compared: use jit"
             )
 
-    def open_data(self, run: Any) -> Any:
-        """Returns the pictures and their texts."""
-        return open_captions(run.data)
+    def prepare(
+        self, run: ClipRun, start: "Start | None", given: "Given[ClipRun]"
+    ) -> Prepared[ClipRun, ImageSplits]:
+        """Returns a run with both towers and the preprocessing of its start."""
+        from transformer_jax.recipes.checks import validated
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the training texts."""
-        texts: Iterable[str] = data.train.texts
-        return texts
+        if start is not None:
+            log(f"{run.init_from} is {start.name}: all of it is loaded")
+            run = _with_towers(start.adapt(run, given), start, given)
+        # The tower of images has no layers of `model`.
+        layers = dataclasses.replace(run, freeze="none") if run.freeze == "encoder" else run
+        run = validated(run, start, given, layers)
+        data = self.data(run)
+        return Prepared(run, data, lambda: data.train.texts)
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: ClipRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: ImageSplits,
     ) -> "Task":
         """Returns the task of pairs."""
         from transformer_jax.models.partition import where
@@ -167,16 +164,12 @@ class Clip(Recipe):
         texts = where(lambda path: not path.startswith("encoder/"))
         return dataclasses.replace(task, partition=texts)
 
-    def batch_tokens(self, run: Any) -> int:
-        """Returns the number of tokens and patches of a batch."""
-        return int(run.training.batch_size * (run.model.max_length + run.encoder.max_length))
-
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: ClipRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
         from flax import nnx
 
         from transformer_jax.models.two_towers import TwoTowers
-        from transformer_jax.recipes.parts import Parts
+        from transformer_jax.recipes.plan_inputs import PlanInputs
         from transformer_jax.training.objectives import contrastive
 
         encoder, loss = computed_as(run.model, run.encoder), contrastive(run.contrast.loss)
@@ -187,7 +180,7 @@ class Clip(Recipe):
             "captions": batch.array(1),
         }
         seen = attentions_to_images(encoder, "encoder of images")
-        return Parts(
+        return PlanInputs(
             lambda: TwoTowers(encoder, run.model, run.contrast, rngs=nnx.Rngs(0)),
             loss,
             loss,
@@ -205,7 +198,7 @@ class Clip(Recipe):
 
         run = with_read_flags(settings_of(facts), request)
         if request.images is None:
-            _, parts = scored_pictures(run, self.open_data, request.run)
+            _, parts = scored_pictures(run, self.data, request.run)
         else:
             parts = {"data": open_table(request.images, run.data.read, "--data.images")}
         opened = Pretrained.load(facts)
@@ -222,12 +215,30 @@ class Clip(Recipe):
 
         return ImageTextPredictor(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns a model of two towers."""
         from transformer_jax.models.two_towers import TwoTowers
 
         encoder, contrast = towers_of(fields)
         return TwoTowers(computed_as(config, encoder), config, contrast, rngs=rngs)
+
+
+def _with_towers(run: ClipRun, start: "Start", given: "Given[ClipRun]") -> ClipRun:
+    """Returns the run with the tower of images and the preprocessing of its start."""
+    from transformer_jax.inference.images import pictures_of
+    from transformer_jax.recipes.explicit_settings import with_given
+
+    fields, named = start.facts.record, given.named
+    encoder, contrast = towers_of(fields)
+    kept = pictures_of(fields, encoder.image).preprocessing
+    encoder = with_given(encoder, run.encoder, named.encoder, given, "encoder.")
+    usual = named.preprocessing
+    return dataclasses.replace(
+        run,
+        encoder=dataclasses.replace(encoder, compute=run.encoder.compute),
+        contrast=with_given(contrast, run.contrast, named.contrast, given, "contrast."),
+        preprocessing=with_given(kept, run.preprocessing, usual, given, "preprocessing."),
+    )
 
 
 def towers_of(fields: Mapping[str, Any]) -> tuple[TransformerConfig, ContrastConfig]:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Cached, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from transformer_jax.data.loader import Batch
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -60,7 +62,7 @@ class DenoisingRun(Cached, RunConfig):
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
 
-class Denoising(Recipe):
+class Denoising(Recipe[DenoisingRun, "TextSplits"]):
     """An encoder-decoder that restores noised texts."""
 
     name = "denoising"
@@ -76,31 +78,37 @@ class Denoising(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def open_data(self, run: Any) -> "TextSplits":
+    def data(self, run: DenoisingRun) -> "TextSplits":
         """Returns the texts; evaluation texts are truncated as settings specify."""
         return open_texts_of(run)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns a sample of the training texts."""
+    def prepare(
+        self, run: DenoisingRun, start: "Start | None", given: "Given[DenoisingRun]"
+    ) -> "Prepared[DenoisingRun, TextSplits]":
+        """Returns a run whose tokenizer has the mask and the sentinels that the noise needs."""
         from transformer_jax.data.token_file import sample_texts
+        from transformer_jax.recipes.checks import validated
 
-        return sample_texts(data.train)
+        if start is not None:
+            run = start.adapt(run, given)
+        run = validated(run, start, given)
+        data = self.data(run)
 
-    def special_tokens(self, run: Any) -> tuple[str, ...]:
-        """Returns the usual special tokens, the mask and the sentinels of spans."""
-        from transformer_jax.data.backends import SENTINEL, SPECIAL
+        def checked(run: DenoisingRun, tokenizer: "Tokenizer") -> DenoisingRun:
+            check_tokenizer(tokenizer, run.noise, run.training.sequence_length)
+            return run
 
-        sentinels = num_sentinels(run.noise, run.training.sequence_length)
-        masks = ("<mask>",) * run.noise.masks
-        return (*SPECIAL, *masks, *map(SENTINEL.format, range(sentinels)))
+        special = _special_tokens(run)
+        return Prepared(
+            run, data, lambda: sample_texts(data.train), special=special, with_tokenizer=checked
+        )
 
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Refuses a tokenizer without the mask or the sentinels that the noise needs."""
-        check_tokenizer(tokenizer, run.noise, run.training.sequence_length)
-        return run
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: DenoisingRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: "TextSplits",
     ) -> "Task":
         """Returns the denoising task, which ends with a comparison with a trivial baseline."""
         from transformer_jax.recipes.tasks.denoising_task import denoising
@@ -117,11 +125,11 @@ class Denoising(Recipe):
         tested = lambda model, step: {"scores": score(run, directory, data, tokenizer, model)}
         return dataclasses.replace(task, test=tested)
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: DenoisingRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.recipes.parts import pair_parts
+        from transformer_jax.recipes.plan_inputs import pair_inputs
 
-        return pair_parts(run, batch)
+        return pair_inputs(run, batch)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts to texts."""
@@ -129,6 +137,15 @@ class Denoising(Recipe):
         from transformer_jax.inference.pretrained import Pretrained
 
         return TranslationPredictor(Pretrained.load(facts))
+
+
+def _special_tokens(run: DenoisingRun) -> tuple[str, ...]:
+    """Returns the usual special tokens, the mask and the sentinels of spans."""
+    from transformer_jax.data.backends import SENTINEL, SPECIAL
+
+    sentinels = num_sentinels(run.noise, run.training.sequence_length)
+    masks = ("<mask>",) * run.noise.masks
+    return (*SPECIAL, *masks, *map(SENTINEL.format, range(sentinels)))
 
 
 def score(
@@ -181,7 +198,8 @@ def _unigram(plan: DenoisingPlan, vocab: int) -> Float64[np.ndarray, " V"]:
         counts += np.bincount(_targets(plan.make(plan.batch(step))), minlength=vocab)
         if counts.sum() > _COUNTED:
             break
-    return np.log((counts + 1) / (counts.sum() + vocab))
+    log_probs: np.ndarray = np.log((counts + 1) / (counts.sum() + vocab))
+    return log_probs
 
 
 def _targets(batch: "Batch") -> Int[np.ndarray, " tokens"]:

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.data.sources import load_splits, parallel_texts
+from transformer_jax.data.sources import PairData, load_splits, parallel_texts
 
 __all__ = ["DirectionTexts", "Sides", "open_direction_texts"]
 
@@ -54,11 +53,11 @@ class DirectionTexts:
         return found
 
 
-def open_direction_texts(run: Any, given: Mapping[str, Pairs]) -> DirectionTexts:
+def open_direction_texts(data: PairData, given: Mapping[str, Pairs]) -> DirectionTexts:
     """Returns the texts of an evaluation.
 
     Args:
-        run: The settings of the run whose data are read.
+        data: The data of the run.
         given: Pairs to evaluate on, for which the run's data need not exist; None is the test pairs
             of the run.
 
@@ -66,7 +65,7 @@ def open_direction_texts(run: Any, given: Mapping[str, Pairs]) -> DirectionTexts
         DataError: The run's data cannot be read.
     """
     try:
-        splits = load_splits(run.data)
+        splits = load_splits(data)
     except (ConfigError, DataError) as error:
         if isinstance(error, DataError) and not given:
             raise
@@ -74,7 +73,7 @@ def open_direction_texts(run: Any, given: Mapping[str, Pairs]) -> DirectionTexts
         why = f": {error}" if isinstance(error, DataError) else ""
         log(f"no off-target rate, since the training text is missing{why}")
         return DirectionTexts(_sides(given), {}, {})
-    tests, parallel = (given, {}) if given else (splits.tests, parallel_texts(run.data))
+    tests, parallel = (given, {}) if given else (splits.tests, parallel_texts(data))
     training: dict[str, list[str]] = {}
     for direction, part in splits.train.by_direction().items():
         for language, texts in zip(direction, (part.sources, part.targets), strict=True):

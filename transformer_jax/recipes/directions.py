@@ -11,9 +11,11 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.languages import Direction, LanguageTags, listed
 from transformer_jax.data.pairs import Pairs
+from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.direction_texts import DirectionTexts, Sides, open_direction_texts
 from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.scored_texts import beam_search, choose_words
+from transformer_jax.recipes.settings import RunConfig
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -77,7 +79,7 @@ def evaluate_directions(request: Any, facts: "Facts", given: Mapping[str, Pairs]
         direction = Direction.parse(name, "--directions")
         check_direction(direction, languages, "--directions")
         ways[direction] = _ways(request, languages, other, direction)
-    texts = open_direction_texts(run, given)
+    texts = open_direction_texts(run.data, given)
     for direction in ways:
         texts.sides(direction)
     compared: Comparisons = {}
@@ -92,7 +94,7 @@ def evaluate_directions(request: Any, facts: "Facts", given: Mapping[str, Pairs]
     translators = {"": _texts_of(translator, facts)}
     if other is not None:
         translators["supervised"] = _texts_of(_translator(other, search), other)
-    rows = _score(request, run, ways, texts, translators, identify)
+    rows = _score(request, run, run.evaluation.tokenize, ways, texts, translators, identify)
     _print(rows, identify)
     similarities: list[dict[str, Any]] = []
     if request.similarity is not None:
@@ -109,7 +111,9 @@ def _check_picture(path: Path | None) -> None:
         raise ConfigError(f"--similarity {path}: the name ends in {', '.join(SUFFIXES)}")
 
 
-def _read_supervised(request: DirectionFlags, run: Any, mesh: "Mesh | None") -> "Facts | None":
+def _read_supervised(
+    request: DirectionFlags, run: RunConfig, mesh: "Mesh | None"
+) -> "Facts | None":
     """Returns the facts of the run to compare with, or None.
 
     Raises:
@@ -175,7 +179,8 @@ def _translator(facts: "Facts", search: "GenerationConfig") -> "Translator":
 
 def _score(
     request: Any,
-    run: Any,
+    run: RunConfig,
+    run_words: Tokenize | None,
     ways: "Mapping[Direction, Sequence[Way]]",
     texts: DirectionTexts,
     translators: "Mapping[str, TranslateTexts]",
@@ -191,8 +196,12 @@ def _score(
     rows = []
     for direction in ways:
         sides = texts.sides(direction)
-        tokenize = choose_words(request.tokenize, run.evaluation.tokenize, sides[1])
-        settings = {"identify": identify, "lowercase": lowercase, "tokenize": tokenize}
+        tokenize = choose_words(request.tokenize, run_words, sides[1])
+        settings: dict[str, Any] = {
+            "identify": identify,
+            "lowercase": lowercase,
+            "tokenize": tokenize,
+        }
         for way in ways[direction]:
             translate = translators.get(way.name, translators[""])
             with show_progress(f"translating {direction}, {way}"):

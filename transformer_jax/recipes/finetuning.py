@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from transformer_jax.core.config_fields import Count, Flag, NotNegative, Range
@@ -11,6 +11,7 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.labeled import (
     LabeledData,
     LabeledFormat,
+    LabeledSplits,
     Questions,
     Tagged,
     label_names,
@@ -21,10 +22,9 @@ from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
-from transformer_jax.recipes.initial_labels import as_in_start
-from transformer_jax.recipes.publishing import with_heads, within_start
+from transformer_jax.recipes.publishing import publication_of, with_heads
 from transformer_jax.recipes.read_flags import RowFlags, with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import (
     Adapted,
     StartConfig,
@@ -33,18 +33,22 @@ from transformer_jax.recipes.settings import (
     Trained,
 )
 from transformer_jax.recipes.sizing import with_defaults
+from transformer_jax.recipes.start_labels import as_in_start
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from flax import nnx
+
     from transformer_jax.data.labeled import Labeled
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.initial import Initial
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["ExampleTokens", "FinetuneRun", "Finetuning", "TaskConfig"]
+__all__ = ["ExampleTokens", "FinetuneRun", "Finetuning", "TaskConfig", "labels_of"]
 
 _LABELS = 2  # for plans, which read no data; the number hardly matters
 
@@ -83,6 +87,15 @@ class FinetuneRun(Adapted, Trained):
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
     training: ExampleTokens = ExampleTokens()
 
+    @property
+    def length_limit(self) -> tuple[str, int]:
+        """Returns the maximum length of an example."""
+        return "task.max_length", self.task.max_length
+
+    def without_derived(self) -> "FinetuneRun":
+        """Returns the run without labels, which come from the training file."""
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, labels=()))
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateTask(RowFlags):
@@ -102,7 +115,7 @@ class EvaluateTask(RowFlags):
     """Format of --data; auto is by its extension, None as in training."""
 
 
-class Finetuning(Recipe):
+class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
     """An encoder or a decoder with a head, trained on labeled examples."""
 
     name = "finetuning"
@@ -118,33 +131,7 @@ class Finetuning(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start with the head of the task alone."""
-        if not start.model.decoder_layers:
-            return with_heads(start, task=run.task.kind)
-        head = dataclasses.replace(start.model.head, tie_word_embeddings=True, bias=False)
-        return dataclasses.replace(start.model, head=head)
-
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with a decoder's special tokens and loss, if it starts from one."""
-        if run.task.labels:
-            raise ConfigError("task.labels are read from the training file: leave them out")
-        _check_second(run)
-        run = within_start(run, start)
-        if start is not None and start.model.decoder_layers:
-            return _for_decoder(run, start)
-        if run.model.decoder_layers:
-            raise ConfigError(
-                f"model.decoder_layers is {run.model.decoder_layers}: a decoder that classifies "
-                f"starts from a language model: give --init-from, or leave the decoder out"
-            )
-        if run.task.lm_loss_weight is not None:
-            raise ConfigError(
-                "task.lm_loss_weight is for decoders, but this is an encoder: leave it out"
-            )
-        return run
-
-    def metrics_of(self, run: Any) -> tuple[str, ...]:
+    def metrics_of(self, run: FinetuneRun) -> tuple[str, ...]:
         """Returns the metrics of the task; F1 of entities needs tags of entities."""
         from transformer_jax.recipes.tasks.scores import MEASURES
 
@@ -152,35 +139,42 @@ class Finetuning(Recipe):
         names += ("entity_f1",) if run.task.kind == "tag" else ()
         return tuple(f"valid_{name}" for name in names)
 
-    def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the maximum length of an example."""
-        return "task.max_length", run.task.max_length
-
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: FinetuneRun) -> LabeledSplits:
         """Returns the examples."""
         return open_labeled(run.data, run.task.kind)
 
-    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the labels of its examples, which must match the start's head."""
-        labels = label_names(data, run.task.kind)
-        if isinstance(data.train, Questions):
-            labels = ("answer",) if all(data.train.answers) else ("answer", "none")
-        if start is not None:
-            labels = _as_in_start(run, start, labels)
-        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
+    def prepare(
+        self, run: FinetuneRun, start: "Start | None", given: "Given[FinetuneRun]"
+    ) -> Prepared[FinetuneRun, LabeledSplits]:
+        """Returns a run with the labels of its examples, which must match the start's head.
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns all texts of the training examples."""
-        return _all_texts(data.train)
-
-    def special_tokens(self, run: Any) -> tuple[str, ...]:
-        """Returns the special tokens of BERT."""
+        A run that starts from a decoder has the decoder's special tokens and loss.
+        """
         from transformer_jax.data.tokenizer import BERT_SPECIAL
+        from transformer_jax.recipes.checks import validated
 
-        return BERT_SPECIAL
+        if start is not None:
+            run = start.adapt(run, given, _model_of(start, run.task.kind))
+        if run.task.labels:
+            raise ConfigError("task.labels are read from the training file: leave them out")
+        _check_second(run)
+        run = _within_start(run, start, given)
+        if start is not None and start.model.decoder_layers:
+            run = _for_decoder(run, start)
+        else:
+            _check_encoder(run)
+        run = validated(run, start, given)
+        data = self.data(run)
+        labels = labels_of(run, data, start)
+        run = dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
+        return Prepared(run, data, lambda: _all_texts(data.train), special=BERT_SPECIAL)
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: FinetuneRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: LabeledSplits,
     ) -> "Task":
         """Returns the task of labels."""
         from transformer_jax.recipes.tasks.labeled import labeled
@@ -205,10 +199,6 @@ class Finetuning(Recipe):
             )
         return task
 
-    def reset_derived(self, run: Any) -> Any:
-        """Returns the run without labels, which come from the training file."""
-        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
-
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""
         from transformer_jax.inference.base import truncated
@@ -226,7 +216,7 @@ class Finetuning(Recipe):
         if request.data is not None:
             parts = {"data": read_labeled(request.data, kind, run.data.read, "--data")}
         else:
-            splits = self.open_data(run)
+            splits = self.data(run)
             parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
         if not parts:
             raise ConfigError(f"{request.run}: no test or validation examples: give --data")
@@ -246,12 +236,12 @@ class Finetuning(Recipe):
         """Returns the family: encoder or decoder."""
         return "encoder-task" if fields["model"].get("encoder_layers") else "decoder-task"
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: FinetuneRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
         import jax.numpy as jnp
 
         from transformer_jax.recipes.freezing import partition_of
-        from transformer_jax.recipes.parts import Parts, fresh_model
+        from transformer_jax.recipes.plan_inputs import PlanInputs, fresh_model
         from transformer_jax.recipes.tasks.labeled import OBJECTIVES
 
         array, length, kind = batch.array, batch.length, run.task.kind
@@ -263,7 +253,7 @@ class Finetuning(Recipe):
         number = len(run.task.labels) or _LABELS
         model = fresh_model("encoder-task", run.model, task=kind, labels=number)
         objective, partition = OBJECTIVES[kind](), partition_of(run.task.freeze)
-        return Parts(model, objective, objective, shapes, partition, scored=0.0)
+        return PlanInputs(model, objective, objective, shapes, partition, scored=0.0)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts to results of the task."""
@@ -279,7 +269,7 @@ class Finetuning(Recipe):
         kind = kinds.get(facts.head.kind, texts.ClassificationPredictor)
         return kind(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns a model with the head of its task."""
         from transformer_jax.models.build import make_model
 
@@ -288,7 +278,29 @@ class Finetuning(Recipe):
         return make_model(kind, config, task=task["kind"], labels=labels, rngs=rngs)  # type: ignore[arg-type]
 
 
-def _check_second(run: Any) -> None:
+def _model_of(start: "Start", kind: LabeledTask) -> TransformerConfig:
+    """Returns the model of the start with the head of the task alone."""
+    model: TransformerConfig = start.model
+    if not model.decoder_layers:
+        return with_heads(start, task=kind)
+    head = dataclasses.replace(model.head, tie_word_embeddings=True, bias=False)
+    return dataclasses.replace(model, head=head)
+
+
+def _check_encoder(run: FinetuneRun) -> None:
+    """Refuses settings of decoders."""
+    if run.model.decoder_layers:
+        raise ConfigError(
+            f"model.decoder_layers is {run.model.decoder_layers}: a decoder that classifies "
+            f"starts from a language model: give --init-from, or leave the decoder out"
+        )
+    if run.task.lm_loss_weight is not None:
+        raise ConfigError(
+            "task.lm_loss_weight is for decoders, but this is an encoder: leave it out"
+        )
+
+
+def _check_second(run: FinetuneRun) -> None:
     """Refuses the column of a second text for a task that reads one text."""
     read, kind = run.data.read, run.task.kind
     if kind in ("classify", "regress") and read.text_pair != type(read).text_pair and not read.pair:
@@ -298,7 +310,25 @@ def _check_second(run: Any) -> None:
         )
 
 
-def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
+def _within_start(
+    run: FinetuneRun, start: "Start | None", given: "Given[FinetuneRun]"
+) -> FinetuneRun:
+    """Returns the run with examples no longer than its start reads texts, unless a length is given.
+
+    A published model may say that it reads fewer tokens than it has positions.
+    """
+    if start is None or "task.max_length" in given or publication_of(start) is None:
+        return run
+    from transformer_jax.inference.encoders import read_length
+
+    most = read_length(start.facts)
+    if run.task.max_length <= most or most >= run.model.positions.max_length:
+        return run
+    log(f"task.max_length {most}: the longest text that {run.task.init_from} reads")
+    return dataclasses.replace(run, task=dataclasses.replace(run.task, max_length=most))
+
+
+def _for_decoder(run: FinetuneRun, start: "Start") -> FinetuneRun:
     """Returns the run with the special tokens and the loss of a decoder (Radford et al. 2018)."""
     task = run.task
     if task.kind not in ("classify", "pair", "regress"):
@@ -326,13 +356,20 @@ def _for_decoder(run: FinetuneRun, start: "Initial") -> FinetuneRun:
     )
 
 
-def _as_in_start(run: FinetuneRun, start: "Initial", labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the labels in the order of the start's head; refuses another number of outputs."""
+def labels_of(run: FinetuneRun, data: LabeledSplits, start: "Start | None") -> tuple[str, ...]:
+    """Returns the labels of examples, in the order of the start's head.
+
+    Raises:
+        ConfigError: The head has another number of outputs.
+    """
+    labels = label_names(data, run.task.kind)
+    if isinstance(data.train, Questions):
+        labels = ("answer",) if all(data.train.answers) else ("answer", "none")
 
     def outputs(kind: str, labels: int) -> int:
         return {"regress": 1, "qa": 2}.get(kind, labels)
 
-    if start.family not in FINE_TUNED or run.task.reinit_head:
+    if start is None or start.family not in FINE_TUNED or run.task.reinit_head:
         return labels
     head = start.facts.head
     there = outputs(head.kind, len(head.labels))

@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flax import nnx
+from jaxtyping import PyTree
 
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.trees import flatten_dict
@@ -13,18 +14,26 @@ from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
-from transformer_jax.inference.pretrained import abstract_model
+from transformer_jax.inference.pretrained import abstract_model, read_facts
 from transformer_jax.models.build import make_model
+from transformer_jax.models.config import LoRAConfig
 from transformer_jax.models.lora import lora
 from transformer_jax.models.partition import EVERYTHING, Partition, where
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.models.trainable_tokens import trainable_tokens
-from transformer_jax.recipes.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.recipes.settings import StartConfig, start_config
+from transformer_jax.recipes.settings import Adapted, AnyRun, StartConfig, Trained, start_config
+from transformer_jax.recipes.start import Start, parameter_shapes
 from transformer_jax.training.state import abstract_parts
 
-__all__ = ["check_layers", "initial_of", "partition_for", "partition_of", "with_new_tokens"]
+__all__ = [
+    "check_layers",
+    "initial_of",
+    "load_pretrained",
+    "partition_for",
+    "partition_of",
+    "with_new_tokens",
+]
 
 # Parameters before the first block of a stack, frozen with the embeddings.
 _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
@@ -58,6 +67,7 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
 
     Example:
         >>> from flax import nnx
+    from jaxtyping import PyTree
         >>> params = {"embedding": {"table": 1}, "labels": {"kernel": 2}}
         >>> partition_of("embeddings").split(params, nnx.Rngs(0))
         ({'labels': {'kernel': 2}}, {'embedding': {'table': 1}})
@@ -105,27 +115,31 @@ def _layer_names(i: int) -> tuple[str, ...]:
     return tuple(f"{way}/{i}/" for way in ways)
 
 
-def partition_for(run: Any, tokenizer: Any) -> Partition:
+def partition_for(run: Trained, tokenizer: Tokenizer | None) -> Partition:
     """Returns the partition of a run: adapters, or the parameters that are not frozen.
 
     With adapters, a new head (of labels with its pooler, or of values) and the rows of
     ``trainable_tokens`` in frozen tables are also trained.
     """
     tokens = start_config(run).trainable_tokens
-    return trainable_tokens(_without_tokens(run), [tokenizer.token_id(token) for token in tokens])
+    ids = [] if tokenizer is None else [tokenizer.token_id(token) for token in tokens]
+    return trainable_tokens(_without_tokens(run), ids)
 
 
-def _without_tokens(run: Any) -> Partition:
-    own, adapters = start_config(run), getattr(run, "lora", None)
-    if adapters is None or not adapters.rank:
-        return partition_of(own.freeze, run.model)
+def _adapters(run: Trained) -> LoRAConfig | None:
+    """Returns the adapters of a run; None if it trains none."""
+    return run.lora if isinstance(run, Adapted) and run.lora.rank else None
+
+
+def _without_tokens(run: Trained) -> Partition:
+    if (adapters := _adapters(run)) is None:
+        return partition_of(start_config(run).freeze, run.model)
     return lora(adapters, lambda path: path.startswith(_NEW_HEADS))
 
 
-def _freezes_table(run: Any) -> bool:
+def _freezes_table(run: Trained) -> bool:
     """Returns whether a table of tokens is frozen completely."""
-    adapters = getattr(run, "lora", None)
-    if adapters is not None and adapters.rank:
+    if _adapters(run) is not None:
         return True
     rows = {"table": 0}
     tables: dict[str, Any] = {"embedding": rows, "decoder_embedding": rows}
@@ -134,7 +148,7 @@ def _freezes_table(run: Any) -> bool:
     return bool(partition_of(start_config(run).freeze, run.model).split(tables, nnx.Rngs(0))[1])
 
 
-def with_new_tokens(run: Any, before: Tokenizer, grown: Tokenizer) -> Any:
+def with_new_tokens(run: AnyRun, before: Tokenizer, grown: Tokenizer) -> AnyRun:
     """Adds a run's new tokens to its ``trainable_tokens``, if a table is frozen.
 
     Args:
@@ -143,24 +157,26 @@ def with_new_tokens(run: Any, before: Tokenizer, grown: Tokenizer) -> Any:
         grown: The tokenizer of the run.
     """
     own = start_config(run)
-    if own.init_from is None or not _freezes_table(run):
+    if own.init_from is None or not isinstance(run, Trained) or not _freezes_table(run):
         return run
     new = [grown.name(token) for token in range(before.vocab_size, grown.vocab_size)]
     tokens = tuple(dict.fromkeys((*own.trainable_tokens, *new)))
-    changed = dataclasses.replace(own, trainable_tokens=tokens)
-    return changed if own is run else dataclasses.replace(run, task=changed)
+    changed: Any = dataclasses.replace(own, trainable_tokens=tokens)
+    return (
+        changed if isinstance(run, StartConfig) else dataclasses.replace(run, **{"task": changed})
+    )
 
 
-def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
+def _check_adapters(run: Trained, adapters: LoRAConfig, stack: str, own: StartConfig) -> None:
     """Refuses adapters that match no part of the model, or that would leave parts untrained."""
     if isinstance(run.model, RecurrentConfig):
         raise ConfigError(
-            f"lora.rank is {run.lora.rank}: adapters are for Transformers, and {own.init_from} is "
+            f"lora.rank is {adapters.rank}: adapters are for Transformers, and {own.init_from} is "
             f"a recurrent translator: leave it out"
         )
     if run.model.decoder_layers and stack == "encoder":
         raise ConfigError(
-            f"lora.rank is {run.lora.rank}: the decoder is new, as {own.init_from} is an encoder: "
+            f"lora.rank is {adapters.rank}: the decoder is new, as {own.init_from} is an encoder: "
             f"adapters need a trained translator to start from"
         )
     both = run.model.encoder_layers, run.model.decoder_layers
@@ -174,7 +190,7 @@ def _shares_tables(model: ModelConfig) -> bool:
     return model.embedding.share_encoder_decoder_embeddings
 
 
-def check_layers(run: Any, start: Initial) -> None:
+def check_layers(run: Trained, start: Start) -> None:
     """Refuses settings about layers that the model of a run does not have or would never train.
 
     Args:
@@ -212,9 +228,8 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: reinitialized "
             f"layers would never be trained"
         )
-    adapters = getattr(run, "lora", None)
-    if adapters is not None and adapters.rank:
-        _check_adapters(run, stack, own)
+    if (adapters := _adapters(run)) is not None:
+        _check_adapters(run, adapters, stack, own)
     if run.tokenizer is not None:
         _check_trainable_tokens(run, start)
         _check_tokens_like(run, start)
@@ -236,7 +251,7 @@ def check_layers(run: Any, start: Initial) -> None:
         _check_anything_is_trained(model, own)
 
 
-def _check_trainable_tokens(run: Any, start: Initial) -> None:
+def _check_trainable_tokens(run: Trained, start: Start) -> None:
     """Refuses tokens that do not exist, or whose table is trained completely."""
     own, tokenizer = start_config(run), run.tokenizer
     setting = f"{own.prefix}trainable_tokens"
@@ -255,7 +270,7 @@ def _check_trainable_tokens(run: Any, start: Initial) -> None:
         )
 
 
-def _check_tokens_like(run: Any, start: Initial) -> None:
+def _check_tokens_like(run: Trained, start: Start) -> None:
     """Refuses pairs of ``tokens_like`` with an unknown old token or a known new token."""
     own, languages = start_config(run), start.tokenizer.languages
     setting = f"{own.prefix}tokens_like"
@@ -279,12 +294,12 @@ def _check_tokens_like(run: Any, start: Initial) -> None:
             raise ConfigError(f"{setting}: {new!r} is given twice")
 
 
-def _has_labels(run: Any) -> bool:
+def _has_labels(run: Trained) -> bool:
     """Returns whether a run trains a head of labels or of a reward."""
     return get_recipe(run.recipe).family in (*FINE_TUNED, "image")
 
 
-def _check_head(run: Any, start: Initial) -> None:
+def _check_head(run: Trained, start: Start) -> None:
     """Refuses to reinitialize a head that is new anyway, since the start has none of its kind."""
     own = start_config(run)
     labels = _has_labels(run)
@@ -310,14 +325,28 @@ def _check_anything_is_trained(model: ModelConfig, own: StartConfig) -> None:
         )
 
 
-def _top_stack(start: Initial) -> str:
+def _top_stack(start: Start) -> str:
     """Returns the stack of a start that is followed by the output."""
     return "encoder" if start.family in (*ENCODERS, "image") else "decoder"
 
 
+def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Start:
+    """Loads the run or Hugging Face folder at ``path`` as a start.
+
+    Args:
+        path: Its folder.
+        families: Those that the run can start from.
+
+    Raises:
+        ConfigError: The model is of another family; the message names the allowed ones.
+        CheckpointError: The run does not exist, or is damaged.
+    """
+    return Start.of(read_facts(path), families, path)
+
+
 def initial_of(
-    run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None
-) -> Callable[[Any], Any] | None:
+    run: Trained, families: Sequence[str], tokenizer: Tokenizer | None
+) -> Callable[[PyTree], PyTree] | None:
     """Returns a function from new parameters to those of step 0; None if a run starts from scratch.
 
     Args:
@@ -331,7 +360,9 @@ def initial_of(
     return functools.partial(_initial, run, families, tokenizer)
 
 
-def _initial(run: Any, families: tuple[str, ...], tokenizer: Tokenizer | None, params: Any) -> Any:
+def _initial(
+    run: Trained, families: Sequence[str], tokenizer: Tokenizer | None, params: PyTree
+) -> PyTree:
     own = start_config(run)
     assert own.init_from is not None
     try:

@@ -20,15 +20,20 @@ from transformer_jax.recipes.pictures import (
 )
 from transformer_jax.recipes.publishing import with_heads
 from transformer_jax.recipes.read_flags import PictureFlags, changed_options, with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.settings import ImageTask
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from flax import nnx
+
+    from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -59,6 +64,15 @@ class ImageRun(Cached, RunConfig):
 
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
 
+    @property
+    def batch_tokens(self) -> int:
+        """Returns the number of patches of a batch, including the embeddings before them."""
+        return self.training.batch_size * self.model.max_length
+
+    def without_derived(self) -> "ImageRun":
+        """Returns the run without labels, which are read from the training pictures."""
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, labels=()))
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateImages(PictureFlags):
@@ -69,7 +83,7 @@ class EvaluateImages(PictureFlags):
     the run."""
 
 
-class Images(Recipe):
+class Images(Recipe[ImageRun, ImageSplits]):
     """A Vision Transformer, trained on labeled pictures."""
 
     name = "images"
@@ -78,7 +92,6 @@ class Images(Recipe):
     family = "image"
     starts = ("image",)
     metrics = ("valid_accuracy", "valid_top5_accuracy")
-    reads_text = False
     has_plan = True
     has_estimate = False
     evaluation = EvaluateImages
@@ -88,45 +101,40 @@ class Images(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start for the head of labels."""
-        return with_heads(start, task="classify")
-
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the preprocessing of its start."""
-        if run.task.labels:
-            raise ConfigError("task.labels are read from the training pictures: leave them out")
-        if start is None or run.preprocessing != named.preprocessing:
-            return run
-        from transformer_jax.inference.images import pictures_of
-
-        before = start.model.image
-        kept = pictures_of(start.facts.record, before).preprocessing
-        kept = kept.scaled(before.image_size, run.model.image.image_size)
-        return dataclasses.replace(run, preprocessing=kept)
-
-    def check(self, run: Any, start: Any) -> None:
-        """Refuses settings of pictures that do not match the model."""
-        check_pictures(run, "model")
-
-    def open_data(self, run: Any) -> ImageSplits:
+    def data(self, run: ImageRun) -> ImageSplits:
         """Returns the pictures, not decoded yet."""
         return open_images(run.data)
 
-    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the labels of its pictures, which must match the start's head."""
-        from transformer_jax.recipes.initial_labels import as_in_start
-        from transformer_jax.recipes.tasks.image_task import label_numbers, picture_labels
+    def check(self, run: ImageRun, given: "Given[ImageRun]") -> None:
+        """Refuses settings of pictures that do not match the model."""
+        check_pictures(run, "model", given)
 
-        labels = picture_labels(data)
-        for part in data.parts:
-            label_numbers(part, labels)  # refuses unknown labels
-        if start is not None and not run.reinit_head:
-            before = (start.facts.record.get("task") or {}).get("labels", ())
-            labels = as_in_start(run.init_from, tuple(before), labels, "--reinit-head")
-        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
+    def prepare(
+        self, run: ImageRun, start: "Start | None", given: "Given[ImageRun]"
+    ) -> Prepared[ImageRun, ImageSplits]:
+        """Returns a run with the preprocessing of its start and the labels of its pictures."""
+        from transformer_jax.recipes.checks import validated
 
-    def make_task(self, run: Any, directory: "RunDirectory", tokenizer: Any, data: Any) -> "Task":
+        if start is not None:
+            run = start.adapt(run, given, with_heads(start, task="classify"))
+        if run.task.labels:
+            raise ConfigError("task.labels are read from the training pictures: leave them out")
+        if start is not None and run.preprocessing == given.named.preprocessing:
+            run = dataclasses.replace(run, preprocessing=_preprocessing_of(start, run.model))
+        run = validated(run, start, given)
+        data = self.data(run)
+        labels = _labels_of(run, data, start)
+        return Prepared(
+            dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels)), data
+        )
+
+    def task(
+        self,
+        run: ImageRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: ImageSplits,
+    ) -> "Task":
         """Returns the task of labels."""
         from transformer_jax.recipes.tasks.image_task import ImageBatching, image_classification
 
@@ -141,21 +149,13 @@ class Images(Recipe):
             cache=_cache(run, directory),
         )
 
-    def reset_derived(self, run: Any) -> Any:
-        """Returns the run without labels, which are read from the training pictures."""
-        return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
-
-    def batch_tokens(self, run: Any) -> int:
-        """Returns the number of patches of a batch, including the embeddings before them."""
-        return int(run.training.batch_size * run.model.max_length)
-
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: ImageRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.recipes.parts import Parts, fresh_model
+        from transformer_jax.recipes.plan_inputs import PlanInputs, fresh_model
         from transformer_jax.training.objectives import image_classification
 
         changes = run.augmentation
-        return Parts(
+        return PlanInputs(
             fresh_model("image", run.model, task="classify", labels=_LABELS),
             image_classification(run.training.label_smoothing, changes.mixup, changes.cutmix),
             image_classification(),
@@ -179,7 +179,7 @@ class Images(Recipe):
             parts = {"data": splits.train}
         else:
             run = with_read_flags(settings_of(facts), request)
-            splits, parts = scored_pictures(run, self.open_data, request.run)
+            splits, parts = scored_pictures(run, self.data, request.run)
         stores = open_stores(splits, predictor.form)
         scores = {
             name: image_scores(predictor.scores, stores[id(part.pictures)], part, predictor.labels)
@@ -196,7 +196,7 @@ class Images(Recipe):
 
         return ImagePredictor(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns an image encoder, with a classification head if the run has labels."""
         from transformer_jax.models.build import make_model
 
@@ -207,7 +207,30 @@ class Images(Recipe):
         return make_model("image", config, task="classify", labels=labels, rngs=rngs)
 
 
-def _cache(run: Any, directory: "RunDirectory") -> Path:
+def _preprocessing_of(start: "Start", model: TransformerConfig) -> Preprocessing:
+    """Returns the preprocessing of a start, for pictures of the model's size."""
+    from transformer_jax.inference.images import pictures_of
+
+    before = start.model.image
+    kept = pictures_of(start.facts.record, before).preprocessing
+    return kept.scaled(before.image_size, model.image.image_size)
+
+
+def _labels_of(run: ImageRun, data: ImageSplits, start: "Start | None") -> tuple[str, ...]:
+    """Returns the labels of pictures, in the order of the start's head."""
+    from transformer_jax.recipes.start_labels import as_in_start
+    from transformer_jax.recipes.tasks.image_task import label_numbers, picture_labels
+
+    labels = picture_labels(data)
+    for part in data.parts:
+        label_numbers(part, labels)  # refuses unknown labels
+    if start is None or run.reinit_head:
+        return labels
+    before = (start.facts.record.get("task") or {}).get("labels", ())
+    return as_in_start(run.init_from or "", tuple(before), labels, "--reinit-head")
+
+
+def _cache(run: ImageRun, directory: "RunDirectory") -> Path:
     """Returns the folder of decoded pictures."""
     return directory.path / "store" if run.cache is None else Path(run.cache)
 

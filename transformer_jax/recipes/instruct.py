@@ -5,7 +5,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -30,7 +30,7 @@ from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.language_model import TextRows
 from transformer_jax.recipes.posttraining import run_template, write_template
 from transformer_jax.recipes.read_flags import with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Adapted, Cached, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.batching import TokenCache
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from transformer_jax.data.chat.encoding import ChatEncoder
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.recipes.tasks.instruction_task import Chosen
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -102,8 +104,17 @@ class InstructRun(Cached, Adapted, RunConfig):
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
+    @property
+    def planned_tokenizer(self) -> TokenizerConfig:
+        """Returns the settings of the tokenizer with the tokens of a template that was chosen."""
+        if self.chat.template is None:
+            return self.tokenizer
+        return _with_tokens(
+            self.tokenizer, special_tokens(run_template(self.chat.template, self.init_from))
+        )
 
-class Instruct(Recipe):
+
+class Instruct(Recipe[InstructRun, None]):
     """A decoder, trained on the answers in conversations."""
 
     name = "instruct"
@@ -120,54 +131,47 @@ class Instruct(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Adds the tokens of the template."""
-        if run.data.train is None:
-            raise ConfigError("no conversations: give --data.train chats.jsonl")
-        tokens = special_tokens(run_template(run))
-        if start is not None:
-            tokens = tuple(token for token in tokens if not has_token(start.tokenizer, token))
-        return _with_tokens(run, tokens)
+    def data(self, run: InstructRun) -> None:
+        """Returns nothing: the task reads the conversations."""
 
-    def for_plan(self, run: Any) -> Any:
-        """Returns the run with the tokens of its template."""
-        if run.chat.template is None:
-            return run
-        return _with_tokens(run, special_tokens(run_template(run)))
-
-    def check(self, run: Any, start: Any) -> None:
+    def check(self, run: InstructRun, given: "Given[InstructRun]") -> None:
         """Refuses files that are not conversations, before anything is written."""
         for path, flag in _files(run):
             next(read_conversations(path, flag, run.data.read), None)
 
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Refuses a template that does not fit the tokenizer, by the name that the user gave it."""
+    def prepare(
+        self, run: InstructRun, start: "Start | None", given: "Given[InstructRun]"
+    ) -> Prepared[InstructRun, None]:
+        """Returns a run whose tokenizer has the tokens of its template, which it keeps."""
         from transformer_jax.inference.chats import encoder_in
+        from transformer_jax.recipes.checks import validated
 
-        encoder_in(Path(run.init_from or run.output), tokenizer, run.chat.template)
-        return super().with_tokenizer(run, data, tokenizer, start)
+        if start is not None:
+            run = start.adapt(run, given)
+        if run.data.train is None:
+            raise ConfigError("no conversations: give --data.train chats.jsonl")
+        tokens = special_tokens(run_template(run.chat.template, run.init_from))
+        if start is not None:
+            tokens = tuple(token for token in tokens if not has_token(start.tokenizer, token))
+        run = dataclasses.replace(run, tokenizer=_with_tokens(run.tokenizer, tokens))
+        run = validated(run, start, given)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns a sample of the messages."""
-        chats = read_conversations(run.data.train, "data.train", run.data.read)
-        texts = (message["content"] for chat in chats for message in chat.messages)
-        return itertools.islice(texts, _SAMPLED)
+        def checked(run: InstructRun, tokenizer: "Tokenizer") -> InstructRun:
+            # A template that does not fit is refused by the name that the user gave it.
+            encoder_in(Path(run.init_from or run.output or ""), tokenizer, run.chat.template)
+            return run
 
-    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Writes the template to the run directory, as in Hugging Face folders."""
-        from transformer_jax.parallel.mesh import is_main_process  # imports JAX
+        files = functools.partial(_write_template, run)
+        return Prepared(run, None, lambda: _messages(run), with_tokenizer=checked, files=files)
 
-        if is_main_process():
-            write_template(directory, run_template(run))
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self, run: InstructRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: None
     ) -> "Task":
         """Returns the task of instruction tuning, which ends with a sample answer."""
         from transformer_jax.inference.chats import encoder_in
 
         if find_template(directory.path) is None:  # the run was killed before it was written
-            self.write_files(run, directory, data, None)
+            _write_template(run, directory)
         cache, encoder = token_cache(run, directory), encoder_in(directory.path, tokenizer)
         stores = [_store(run, encoder, cache, *file) for file in _files(run)]
         task = _tuning(run, tokenizer, *_split(run, stores))
@@ -176,16 +180,11 @@ class Instruct(Recipe):
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics, and the perplexity of answers."""
-        from transformer_jax.recipes.driver import (
-            load_tokenizer,
-            make_task,
-            settings_of,
-            with_start,
-        )
+        from transformer_jax.recipes.driver import make_task, settings_of, tokenizer_of, with_start
         from transformer_jax.recipes.validation import answer_scores, print_scores, validate
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
-        tokenizer = load_tokenizer(run, directory)
+        tokenizer = tokenizer_of(run, directory)
         if request.data is None:
             task = make_task(run, directory, tokenizer, None)
         else:
@@ -193,11 +192,11 @@ class Instruct(Recipe):
         scores = answer_scores(task, validate(request, run, directory, task))
         return print_scores(request, scores)
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: InstructRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.recipes.parts import row_parts
+        from transformer_jax.recipes.plan_inputs import row_inputs
 
-        return row_parts(run, batch)
+        return row_inputs(run, batch, packed=True)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts and conversations to texts."""
@@ -207,11 +206,26 @@ class Instruct(Recipe):
         return LanguageModelPredictor(Pretrained.load(facts))
 
 
-def _with_tokens(run: InstructRun, tokens: tuple[str, ...]) -> InstructRun:
-    """Returns the run with additional special tokens."""
-    added = tuple(dict.fromkeys((*run.tokenizer.add_special_tokens, *tokens)))
-    tokenizer = dataclasses.replace(run.tokenizer, add_special_tokens=added)
-    return dataclasses.replace(run, tokenizer=tokenizer)
+def _with_tokens(tokenizer: TokenizerConfig, tokens: tuple[str, ...]) -> TokenizerConfig:
+    """Returns the settings of a tokenizer with additional special tokens."""
+    added = tuple(dict.fromkeys((*tokenizer.add_special_tokens, *tokens)))
+    return dataclasses.replace(tokenizer, add_special_tokens=added)
+
+
+def _write_template(run: InstructRun, directory: "RunDirectory") -> None:
+    """Writes the template to the run directory, as in Hugging Face folders."""
+    from transformer_jax.parallel.mesh import is_main_process  # imports JAX
+
+    if is_main_process():
+        write_template(directory, run_template(run.chat.template, run.init_from))
+
+
+def _messages(run: InstructRun) -> Iterator[str]:
+    """Returns a sample of the messages."""
+    assert run.data.train is not None
+    chats = read_conversations(run.data.train, "data.train", run.data.read)
+    texts = (message["content"] for chat in chats for message in chat.messages)
+    return itertools.islice(texts, _SAMPLED)
 
 
 def _files(run: InstructRun) -> Iterator[tuple[str, str]]:

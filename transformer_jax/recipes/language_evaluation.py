@@ -24,7 +24,12 @@ from transformer_jax.recipes.driver import settings_of
 from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 from transformer_jax.recipes.tasks.scores import write_scores
-from transformer_jax.recipes.texts import open_texts_of, token_cache
+from transformer_jax.recipes.texts import (
+    LanguageEvaluation,
+    WithCache,
+    open_texts_of,
+    token_cache,
+)
 from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
@@ -39,6 +44,23 @@ __all__ = [
     "train_ngram",
     "write_sample",
 ]
+
+
+@runtime_checkable
+class ScoredRun(WithCache, Protocol):
+    """The settings of the run of a language model, neural or of n-grams."""
+
+    @property
+    def ends(self) -> bool:
+        """Returns whether texts end with the end token."""
+
+    @property
+    def output(self) -> str | None:
+        """The run directory."""
+
+    @property
+    def evaluation(self) -> LanguageEvaluation:
+        """Settings of the evaluation."""
 
 
 @runtime_checkable
@@ -165,7 +187,7 @@ class Report:
 
 
 def build_stores(
-    run: Any, directory: RunDirectory, texts: Mapping[str, DocumentStream]
+    run: ScoredRun, directory: RunDirectory, texts: Mapping[str, DocumentStream]
 ) -> dict[str, TextStore]:
     """Returns texts as token ids, by name, and logs a summary line about each."""
     tokenizer, cache = directory.load_tokenizer(), token_cache(run, directory)
@@ -176,7 +198,7 @@ def build_stores(
 
 
 def score_language_model(
-    run: Any,
+    run: ScoredRun,
     directory: RunDirectory,
     tokenizer: Tokenizer,
     texts: TextSplits,
@@ -199,7 +221,7 @@ def score_language_model(
     return {"scores": report.to_dict()}
 
 
-def write_sample(model: LanguageModel, run: Any) -> None:
+def write_sample(model: LanguageModel, run: ScoredRun) -> None:
     """Prints a text sampled from a model, if the run's settings request one."""
     if tokens := run.evaluation.sample:
         request = GenerationRequest("", max_new_tokens=tokens, temperature=0.8, top_p=0.95)

@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag
+from transformer_jax.core.config_fields import Flag
 from transformer_jax.data.documents import TextData
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -18,23 +18,25 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.recipes.read_flags import FieldFlag
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Adapted, Cached, RowBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
-from transformer_jax.recipes.texts import open_texts_of, token_cache
+from transformer_jax.recipes.texts import LanguageEvaluation, open_texts_of, token_cache
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.document_stream import DocumentStream
+    from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
 __all__ = [
     "EvaluateLanguageModels",
-    "LanguageEvaluation",
     "LanguageModel",
     "LanguageRun",
     "TextRows",
@@ -47,16 +49,6 @@ class TextRows(RowBatches):
 
     # Rows of separate documents, or of one continuous stream.
     layout: Literal["packed", "contiguous"] = "packed"
-
-
-@dataclasses.dataclass(frozen=True)
-class LanguageEvaluation(Configuration, group="evaluation"):
-    """Settings of the evaluation at the end of a run."""
-
-    ngram_orders: tuple[Count, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
-    ngram_tokens: Count = 4_000_000  # maximum number of training tokens for the n-gram baselines
-    sample: Amount = 200  # tokens of a sample text to print at the end; 0 is none
-    characters: Count = 5_000_000  # maximum length of validation and test texts, from their start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +70,10 @@ class LanguageRun(Cached, Adapted, RunConfig):
         """Returns whether texts end with the end token; a single text does not, as in nanoGPT."""
         return self.first != "newline"
 
+    def without_derived(self) -> "LanguageRun":
+        """Returns the run without the first token, which is derived from texts and tokenizer."""
+        return dataclasses.replace(self, first="auto")
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateLanguageModels(FieldFlag):
@@ -91,7 +87,7 @@ class EvaluateLanguageModels(FieldFlag):
     """Orders of n-gram baselines from the run's training text; None is the run's setting."""
 
 
-class LanguageModel(Recipe):
+class LanguageModel(Recipe[LanguageRun, "TextSplits"]):
     """A decoder, trained on texts."""
 
     name = "language_model"
@@ -108,31 +104,34 @@ class LanguageModel(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: LanguageRun) -> "TextSplits":
         """Returns the texts; those to evaluate on are truncated as settings say."""
         return open_texts_of(run)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns a sample of the training texts."""
+    def prepare(
+        self, run: LanguageRun, start: "Start | None", given: "Given[LanguageRun]"
+    ) -> "Prepared[LanguageRun, TextSplits]":
+        """Returns a run whose first token of texts depends on the texts and on the tokenizer."""
         from transformer_jax.data.token_file import sample_texts
+        from transformer_jax.recipes.checks import validated
 
-        return sample_texts(data.train)
+        if start is not None:
+            run = start.adapt(run, given)
+        run = validated(run, start, given)
+        data = self.data(run)
+        return Prepared(
+            run,
+            data,
+            texts=lambda: sample_texts(data.train),
+            with_tokenizer=lambda run, tokenizer: _with_first(run, data, tokenizer),
+        )
 
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with the first token of its texts."""
-        if run.first != "auto":
-            return run
-        first: Literal["bos", "eos", "newline"]
-        if run.training.layout == "packed":
-            first = "bos"
-        elif _several(data.train):
-            first = "eos"
-        else:
-            first = "newline" if len(tokenizer.encode_batch(["\n"])[0]) == 1 else "eos"
-        return dataclasses.replace(run, first=first)
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: LanguageRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: "TextSplits",
     ) -> "Task":
         """Returns the task of language modelling, which ends with n-gram baselines and a sample."""
         from transformer_jax.recipes.language_evaluation import score_language_model
@@ -145,21 +144,17 @@ class LanguageModel(Recipe):
         test = functools.partial(score_language_model, run, directory, tokenizer, data)
         return dataclasses.replace(task, test=test)
 
-    def reset_derived(self, run: Any) -> Any:
-        """Returns the run without the first token, which is derived from texts and tokenizer."""
-        return dataclasses.replace(run, first="auto")
-
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints a row of metrics per model."""
         from transformer_jax.recipes.language_evaluation import compare_models
 
         return compare_models(request, facts)
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: LanguageRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
-        from transformer_jax.recipes.parts import row_parts
+        from transformer_jax.recipes.plan_inputs import row_inputs
 
-        return row_parts(run, batch)
+        return row_inputs(run, batch, packed=run.training.layout == "packed")
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""
@@ -167,6 +162,20 @@ class LanguageModel(Recipe):
         from transformer_jax.inference.pretrained import Pretrained
 
         return LanguageModelPredictor(Pretrained.load(facts))
+
+
+def _with_first(run: LanguageRun, data: "TextSplits", tokenizer: "Tokenizer") -> LanguageRun:
+    """Returns the run with the first token of its texts."""
+    if run.first != "auto":
+        return run
+    first: Literal["bos", "eos", "newline"]
+    if run.training.layout == "packed":
+        first = "bos"
+    elif _several(data.train):
+        first = "eos"
+    else:
+        first = "newline" if len(tokenizer.encode_batch(["\n"])[0]) == 1 else "eos"
+    return dataclasses.replace(run, first=first)
 
 
 def _several(texts: "DocumentStream") -> bool:

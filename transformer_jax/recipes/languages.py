@@ -1,21 +1,28 @@
 """Languages of translators: the tags of a run with named pairs, and checks of directions."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.added_tokens import tag_languages
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, LanguageTags, listed
 from transformer_jax.data.pair_files import named_files
+from transformer_jax.data.sources import PairData
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.recipes.settings import RunConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.recipes.start import Start
+
+Pairs = TypeVar("Pairs", bound=RunConfig)  # the settings of a run on pairs
 
 __all__ = ["check_default", "check_direction", "with_directions", "with_tags"]
 
 _NONE = LanguageTags({}, (), (), (), (), (), frozenset())  # before any training
 
 
-def with_directions(run: Any, start: Any) -> Any:
+def with_directions(run: Pairs, start: "Start | None") -> Pairs:
     """Returns a run with the tags of its languages among its special tokens.
 
     Args:
@@ -52,15 +59,16 @@ def with_directions(run: Any, start: Any) -> Any:
     return dataclasses.replace(run, data=data, tokenizer=tokens)
 
 
-def with_tags(run: Any, tokenizer: Tokenizer) -> Tokenizer:
-    """Adds the languages of a run's named pairs to its tokenizer."""
-    if not getattr(run.data, "several", False):
+def with_tags(data: PairData, tokenizer: Tokenizer) -> Tokenizer:
+    """Adds the languages of named pairs to a tokenizer."""
+    if not data.several:
         return tokenizer
-    return tag_languages(tokenizer, _trained(run.data), run.data.languages.tags)
+    return tag_languages(tokenizer, _trained(data), data.languages.tags)
 
 
-def _trained(data: Any) -> list[Direction]:
+def _trained(data: PairData) -> list[Direction]:
     """Returns the trained directions of named pairs; directions of copies are last."""
+    assert isinstance(data.pairs, tuple)
     named = list(named_files(data.pairs, "data.pairs"))
     if not data.languages.autoencoding:
         return named
@@ -68,7 +76,7 @@ def _trained(data: Any) -> list[Direction]:
     return named + [Direction(one, one) for one in names]
 
 
-def check_default(languages: LanguageTags | None, start: str, remedy: str) -> None:
+def check_default(languages: LanguageTags | None, start: str | None, remedy: str) -> None:
     """Refuses texts without languages for a start that has no default direction.
 
     Args:

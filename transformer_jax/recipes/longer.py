@@ -6,6 +6,7 @@ from typing import Any
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.recipes.settings import Run, Trained
 from transformer_jax.runs import manifest
 from transformer_jax.runs.lock import check_lock
 from transformer_jax.runs.run_directory import RunDirectory
@@ -27,7 +28,7 @@ def depends_on_length(schedule: ScheduleConfig) -> bool:
     return schedule.kind in FALLING or warmup is None or 0 < warmup < 1
 
 
-def lengthen(run: Any, directory: RunDirectory, steps: int | None, epochs: int | None) -> Any:
+def lengthen(run: Run, directory: RunDirectory, steps: int | None, epochs: int | None) -> Run:
     """Returns the settings of a run with a later last step; the same settings if it is there.
 
     If its learning rates do not depend on the number of steps, the longer run is bit for bit the
@@ -68,10 +69,11 @@ def lengthen(run: Any, directory: RunDirectory, steps: int | None, epochs: int |
             f"{asked:,} {name}: after step {done} learning rates continue it, and differ from "
             f"those of a run that began with this length"
         )
-    return dataclasses.replace(run, training=dataclasses.replace(training, **{name: asked}))
+    length: Any = {name: asked}
+    return dataclasses.replace(run, training=dataclasses.replace(training, **length))
 
 
-def store_length(run: Any, directory: RunDirectory) -> None:
+def store_length(run: Trained, directory: RunDirectory) -> None:
     """Writes the length to ``config.json`` and to the manifests that it is compared with.
 
     Args:

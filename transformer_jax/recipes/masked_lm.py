@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -16,22 +16,24 @@ from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.inference.facts import ENCODERS
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, bert
-from transformer_jax.recipes.given import was_given
 from transformer_jax.recipes.publishing import publication_of, with_heads
 from transformer_jax.recipes.read_flags import FieldFlag, with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Cached, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults, without_attention_dropout
 from transformer_jax.recipes.texts import LengthBatches, TextEvaluation, open_texts_of, token_cache
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
+    from flax import nnx
+
     from transformer_jax.data.bert_pretraining import BertPretrainingPlan
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.initial import Initial
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -60,7 +62,7 @@ class EvaluateEncoder(FieldFlag):
     """Text file or folder; None is the test (or else validation) text of the run."""
 
 
-class MaskedLM(Recipe):
+class MaskedLM(Recipe[PretrainRun, "TextSplits"]):
     """An encoder, trained on masked tokens and sentence pairs."""
 
     name = "masked_lm"
@@ -77,55 +79,39 @@ class MaskedLM(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start with the heads of the run."""
-        objective = _sentence_objective(run, start)
-        try:
-            return with_heads(start, words=True, next_sentence=objective != "none")
-        except ConfigError as error:
-            raise ConfigError(
-                f"masking.sentence_objective is {objective}, but {error}: give none, or start "
-                f"from a BERT"
-            ) from None
-
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run without sentence pairs if its published start has no head for them."""
-        if start is None:
-            return run
-        objective = _sentence_objective(run, start)
-        if objective != run.masking.sentence_objective:
-            log(
-                f"{run.init_from} has no head for pairs of texts: masked tokens alone are learned "
-                f"(masking.sentence_objective none)"
-            )
-        masking = dataclasses.replace(run.masking, sentence_objective=objective)
-        return dataclasses.replace(run, masking=masking)
-
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: PretrainRun) -> "TextSplits":
         """Returns the texts; those to evaluate on are truncated as settings say."""
         return open_texts_of(run)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns a sample of the training texts."""
-        from transformer_jax.data.token_file import sample_texts
-
-        return sample_texts(data.train)
-
-    def special_tokens(self, run: Any) -> tuple[str, ...]:
-        """Returns the special tokens of BERT."""
-        from transformer_jax.data.tokenizer import BERT_SPECIAL
-
-        return BERT_SPECIAL
-
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Refuses a tokenizer without a mask token."""
+    def prepare(
+        self, run: PretrainRun, start: "Start | None", given: "Given[PretrainRun]"
+    ) -> "Prepared[PretrainRun, TextSplits]":
+        """Returns a run without sentence pairs if its published start has no head for them."""
         from transformer_jax.data.masking import MLMMasking
+        from transformer_jax.data.token_file import sample_texts
+        from transformer_jax.data.tokenizer import BERT_SPECIAL
+        from transformer_jax.recipes.checks import validated
 
-        MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)
-        return run
+        if start is not None:
+            objective = _sentence_objective(run, start, given)
+            run = start.adapt(run, given, _with_heads_of(start, objective))
+            run = _with_objective(run, objective)
+        run = validated(run, start, given)
+        data = self.data(run)
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+        def checked(run: PretrainRun, tokenizer: "Tokenizer") -> PretrainRun:
+            MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)  # refuses it
+            return run
+
+        texts = lambda: sample_texts(data.train)
+        return Prepared(run, data, texts, special=BERT_SPECIAL, with_tokenizer=checked)
+
+    def task(
+        self,
+        run: PretrainRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: "TextSplits",
     ) -> "Task":
         """Returns the task of masked tokens, which ends with a comparison with baselines."""
         from transformer_jax.recipes.tasks.masked_lm_task import masked_lm
@@ -159,11 +145,11 @@ class MaskedLM(Recipe):
         write_scores(request.output, scores)
         return 0
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: PretrainRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
         import jax.numpy as jnp
 
-        from transformer_jax.recipes.parts import Parts, fresh_model
+        from transformer_jax.recipes.plan_inputs import PlanInputs, fresh_model
         from transformer_jax.training.objectives import masked_lm
 
         array, length, masking = batch.array, batch.length, run.masking
@@ -178,7 +164,7 @@ class MaskedLM(Recipe):
         pairs = masking.sentence_objective
         of = lambda accuracy: masked_lm(accuracy=accuracy, sentence_objective=pairs)
         model = fresh_model("encoder", run.model, next_sentence=pairs != "none")
-        return Parts(
+        return PlanInputs(
             model, of(False), of(True), shapes, scored=masking.mlm_probability, ranked=True
         )
 
@@ -189,7 +175,7 @@ class MaskedLM(Recipe):
 
         return EncoderPredictor(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns an encoder with the heads of pre-training."""
         from transformer_jax.models.build import make_model
 
@@ -201,10 +187,12 @@ class MaskedLM(Recipe):
         )
 
 
-def _sentence_objective(run: Any, start: "Initial") -> SentenceObjective:
+def _sentence_objective(
+    run: PretrainRun, start: "Start", given: "Given[PretrainRun]"
+) -> SentenceObjective:
     """Returns the given objective of sentence pairs, or one that the start has the layers for."""
     objective: SentenceObjective = run.masking.sentence_objective
-    if was_given("masking.sentence_objective") or objective != MaskingConfig.sentence_objective:
+    if "masking.sentence_objective" in given or objective != MaskingConfig.sentence_objective:
         return objective
     if publication_of(start) is None:
         return objective
@@ -213,6 +201,27 @@ def _sentence_objective(run: Any, start: "Initial") -> SentenceObjective:
     except ConfigError:
         return "none"
     return objective if start.model.head.pooler else "none"
+
+
+def _with_heads_of(start: "Start", objective: SentenceObjective) -> TransformerConfig:
+    """Returns the model of the start with the heads of the run."""
+    try:
+        return with_heads(start, words=True, next_sentence=objective != "none")
+    except ConfigError as error:
+        raise ConfigError(
+            f"masking.sentence_objective is {objective}, but {error}: give none, or start "
+            f"from a BERT"
+        ) from None
+
+
+def _with_objective(run: PretrainRun, objective: SentenceObjective) -> PretrainRun:
+    if objective != run.masking.sentence_objective:
+        log(
+            f"{run.init_from} has no head for pairs of texts: masked tokens alone are learned "
+            f"(masking.sentence_objective none)"
+        )
+    masking = dataclasses.replace(run.masking, sentence_objective=objective)
+    return dataclasses.replace(run, masking=masking)
 
 
 def score(

@@ -3,19 +3,21 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_jax.core.config_fields import Configuration, Count, NotNegative
 from transformer_jax.data.documents import TextData
 from transformer_jax.parallel.settings import DistributedConfig
-from transformer_jax.recipes.language_model import EvaluateLanguageModels, LanguageEvaluation
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.language_model import EvaluateLanguageModels
+from transformer_jax.recipes.recipe import Fit, Named, Prepared, Recipe
 from transformer_jax.recipes.settings import TokenizerConfig
-from transformer_jax.recipes.texts import open_texts_of
+from transformer_jax.recipes.texts import LanguageEvaluation, open_texts_of
 
 if TYPE_CHECKING:
+    from transformer_jax.data.documents import TextSplits
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = ["Ngram", "NgramConfig", "NgramRun"]
@@ -43,10 +45,11 @@ class NgramRun(Configuration):
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete an existing run
     cache: str | None = None  # shared folder for tokenized text; None is the run directory
+    recipe: ClassVar[str]
     ends: ClassVar[bool] = True  # whether texts end with the end token
 
 
-class Ngram(Recipe):
+class Ngram(Recipe[NgramRun, "TextSplits"]):
     """An n-gram model, counted on texts."""
 
     name = "ngram"
@@ -61,18 +64,24 @@ class Ngram(Recipe):
         about = "An n-gram language model of any order, the baseline of every neural model."
         return {"ngram": (about, NgramRun())}
 
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: NgramRun) -> "TextSplits":
         """Returns the texts; those to evaluate on are truncated as settings say."""
         return open_texts_of(run)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns a sample of the training texts."""
+    def prepare(
+        self, run: NgramRun, start: "Start | None", given: "Given[NgramRun]"
+    ) -> "Prepared[NgramRun, TextSplits]":
+        """Returns a run whose tokenizer is of a file, or trained on a sample of the texts."""
         from transformer_jax.data.token_file import sample_texts
+        from transformer_jax.recipes.checks import check_extension, with_loaded_tokenizer
 
-        return sample_texts(data.train)
+        run = with_loaded_tokenizer(run, given)
+        check_extension(run)
+        data = self.data(run)
+        return Prepared(run, data, lambda: sample_texts(data.train))
 
     def train(
-        self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
+        self, run: NgramRun, directory: "RunDirectory", data: "TextSplits", fit: Fit[NgramRun]
     ) -> int:
         """Counts n-grams, evaluates the model, and writes it with its results."""
         from transformer_jax.parallel.mesh import is_main_process  # imports JAX

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from transformer_jax.core.config_fields import (
@@ -20,10 +20,10 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.preferences import PreferenceData, open_preferences
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS
-from transformer_jax.recipes.given import was_given
 from transformer_jax.recipes.posttraining import (
     STARTS,
     First,
+    RewardConfig,
     adamw,
     align_fields,
     chat_encoder,
@@ -37,7 +37,7 @@ from transformer_jax.recipes.posttraining import (
     tell_dropout,
 )
 from transformer_jax.recipes.read_flags import with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
+from transformer_jax.recipes.recipe import Fit, Named, Prepared, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TrainingConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.batching import without_dropout
@@ -50,10 +50,14 @@ from transformer_jax.recipes.validation import (
 from transformer_jax.training.settings import LoopConfig, OnPolicy, ScheduleConfig
 
 if TYPE_CHECKING:
+    from flax import nnx
+
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.rewarding import RewardSource
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.on_policy import KLControl
     from transformer_jax.training.task import Task
@@ -109,16 +113,6 @@ class PolicyConfig(Configuration, group="align"):
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardConfig(Configuration, group="reward"):
-    """The source of rewards; give one."""
-
-    # A Python file with reward(prompt, completion) -> float. It is executed: use files that you
-    # trust.
-    file: str | None = None
-    run: str | None = None  # a reward model, trained by align reward
-
-
-@dataclasses.dataclass(frozen=True)
 class PromptBatches(TrainingConfig):
     """Training settings: duration, prompts per batch, seed."""
 
@@ -148,6 +142,17 @@ class PolicyRun(Adapted, RunConfig):
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
+    @property
+    def length_limit(self) -> tuple[str, int]:
+        """Returns the maximum length of prompts with their completions."""
+        both = self.align.max_prompt_length + self.align.max_new_tokens
+        return "the sum of align.max_prompt_length and align.max_new_tokens", both
+
+    @property
+    def batch_tokens(self) -> int:
+        """Returns the number of tokens of the samples of a step, including prompts."""
+        return self.training.batch_size * self.align.group_size * self.length_limit[1]
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatePolicy(ValidationFlags):
@@ -166,7 +171,7 @@ class PolicyData(NamedTuple):
     source: "RewardSource | None" = None
 
 
-class OnPolicyLearning(Recipe):
+class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
     """A decoder, trained on prompts by a reward."""
 
     name = "on_policy"
@@ -194,55 +199,35 @@ class OnPolicyLearning(Recipe):
             {"ppo": (ppo, lambda: run("ppo")), "grpo": (grpo, lambda: run("grpo"))}
         )
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start without dropout."""
-        return without_dropout(start.model)
-
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Limits lengths to the positions of the model."""
-        tell_dropout(run, start)
-        return _within_positions(run, named)
-
-    def check(self, run: Any, start: Any) -> None:
-        """Refuses rows that cannot be divided over devices, and an unsuitable reward."""
-        from transformer_jax.recipes.checks import check_rows
-        from transformer_jax.recipes.rewarding import check_reward
-
-        check_rows(run)
-        check_reward(run, start, resolve_first(run, start).first, self.length_limit(run))
-
-    def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the maximum length of prompts with their completions."""
-        align = run.align
-        both = align.max_prompt_length + align.max_new_tokens
-        return "the sum of align.max_prompt_length and align.max_new_tokens", both
-
-    def batch_tokens(self, run: Any) -> int:
-        """Returns the number of tokens of the samples of a step, including prompts."""
-        return int(run.training.batch_size * run.align.group_size * self.length_limit(run)[1])
-
-    def open_data(self, run: Any) -> PolicyData:
+    def data(self, run: PolicyRun) -> PolicyData:
         """Returns the prompts."""
         return PolicyData(open_preferences(run.data, "prompts"))
 
-    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Refuses conversations that the run or its reward cannot read."""
-        from transformer_jax.recipes.rewarding import check_form
+    def prepare(
+        self, run: PolicyRun, start: "Start | None", given: "Given[PolicyRun]"
+    ) -> Prepared[PolicyRun, PolicyData]:
+        """Returns a run without dropout, with lengths within the positions of its start.
 
+        It keeps the chat template of the start.
+        """
+        from transformer_jax.recipes.checks import check_rows, validated
+        from transformer_jax.recipes.rewarding import check_form, check_reward
+
+        assert start is not None  # which the recipe needs
+        run = start.adapt(run, given, without_dropout(start.model))
+        tell_dropout(run, start)
+        run = _within_positions(run, given)
+        run = validated(run, start, given)
+        run = dataclasses.replace(run, first=resolve_first(run.first, start))
+        check_rows(run)
+        check_reward(run, run.reward, run.first, start)
+        data = self.data(run)
         check_forms(run, data.splits, start)
-        check_form(run, start, data.splits.train)
-        return run
+        check_form(run, run.reward, start, data.splits.train)
+        return Prepared(run, data, files=functools.partial(keep_template, start))
 
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with the first token of its texts."""
-        return resolve_first(run, start)
-
-    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Copies the chat template of the start."""
-        keep_template(directory, start)
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self, run: PolicyRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: PolicyData
     ) -> "Task":
         """Returns the task of learning from rewards."""
         from transformer_jax.inference.pretrained import facts_of
@@ -251,7 +236,7 @@ class OnPolicyLearning(Recipe):
         from transformer_jax.recipes.tasks.on_policy_task import Learning, PromptRows, from_samples
 
         align, first = run.align, facts_of(directory).first_token(tokenizer)
-        source = data.source or reward_source(run, tokenizer, data.splits)
+        source = data.source or reward_source(run, run.reward, tokenizer, data.splits)
         chats = chat_encoder(directory, tokenizer, data.splits)
         length, training = align.max_prompt_length, run.training
         rows = PromptRows(first, training.batch_size, length, training.seed, chats)
@@ -268,61 +253,63 @@ class OnPolicyLearning(Recipe):
             partition=partition,
             dropout=True,  # at the rates of the run
         )
-        return dataclasses.replace(task, inputs=reward_inputs(run))
-
-    def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
-        """Returns the optimizer, whose schedule counts updates instead of steps."""
-        from transformer_jax.training.on_policy import adaptive_kl
-
-        make, align = super().make_optimizer(run), run.align
-        return lambda steps, params: adaptive_kl(
-            make(steps * align.updates, params), align.kl_coefficient
-        )
-
-    def describe_batches(self, run: Any, plan: Any) -> str:
-        """Describes the samples of a step, for the summary line of the run."""
-        align = run.align
-        return (
-            f"{plural(align.group_size, 'sample')} for each of "
-            f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} "
-            f"per step"
-        )
+        return dataclasses.replace(task, inputs=reward_inputs(run.reward))
 
     def train(
-        self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
+        self,
+        run: PolicyRun,
+        directory: "RunDirectory",
+        data: PolicyData,
+        fit: Fit[PolicyRun],
     ) -> int:
-        """Trains a run to its end.
+        """Trains a run to its end; the schedule of its optimizer counts updates instead of steps.
 
         Raises:
             DataError: The reward function raised, or did not return a finite number.
         """
+        from transformer_jax.recipes.driver import optimizer_of
         from transformer_jax.recipes.rewarding import reward_source
+        from transformer_jax.training.on_policy import adaptive_kl
 
-        source = reward_source(run, directory.load_tokenizer(), data.splits)
+        align, make = run.align, optimizer_of(run)
+        batches = (
+            f"{plural(align.group_size, 'sample')} for each of "
+            f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} "
+            f"per step"
+        )
+        source = reward_source(run, run.reward, directory.load_tokenizer(), data.splits)
         with _rewarding(source):
-            return fit(run, directory, PolicyData(data.splits, source))
+            return fit(
+                run,
+                directory,
+                PolicyData(data.splits, source),
+                optimizer=lambda steps, params: adaptive_kl(
+                    make(steps * align.updates, params), align.kl_coefficient
+                ),
+                batches=batches,
+            )
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics, with the reward of the run or another reward."""
-        from transformer_jax.recipes.driver import load_tokenizer, settings_of
-        from transformer_jax.recipes.initial import load_pretrained
+        from transformer_jax.recipes.driver import settings_of, tokenizer_of
         from transformer_jax.recipes.rewarding import FLAGS, check_form, check_reward, reward_source
+        from transformer_jax.recipes.start import Start
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
         refuse_merged(run, directory)
-        tokenizer = load_tokenizer(run, directory)
+        tokenizer = tokenizer_of(run, directory)
         splits = splits_on(request, run, directory, "prompts")
         other_reward = (request.reward_file, request.reward_run) != (None, None)
         if other_reward:
             reward = RewardConfig(request.reward_file, request.reward_run)
             run = dataclasses.replace(run, reward=reward)
-        itself = load_pretrained(str(directory.path), STARTS)
+        itself = Start.of(facts, STARTS, str(facts.source))
         flags = ("--reward-file", "--reward-run") if other_reward else FLAGS
-        check_reward(run, itself, run.first, self.length_limit(run), flags)
+        check_reward(run, run.reward, run.first, itself, flags)
         data = None if request.data is None else f"--data {request.data}"
-        check_form(run, itself, splits.train, flags[1], data)
-        source = reward_source(run, tokenizer, splits)
-        task = self.make_task(run, directory, tokenizer, PolicyData(splits, source))
+        check_form(run, run.reward, itself, splits.train, flags[1], data)
+        source = reward_source(run, run.reward, tokenizer, splits)
+        task = self.task(run, directory, tokenizer, PolicyData(splits, source))
         beside = None
         if other_reward and source.model is not None:
             beside = {"reward": source.model.params}
@@ -341,7 +328,7 @@ class OnPolicyLearning(Recipe):
 
         return LanguageModelPredictor(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns a decoder, with a value head for PPO."""
         from transformer_jax.models.build import make_model
 
@@ -349,7 +336,7 @@ class OnPolicyLearning(Recipe):
         return make_model("decoder", config, valued=valued, rngs=rngs)
 
 
-def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
+def _within_positions(run: PolicyRun, given: "Given[PolicyRun]") -> PolicyRun:
     """Limits prompts and completions to the positions of the start.
 
     Lengths that the user set are kept. Completions get at most half of the positions.
@@ -358,10 +345,10 @@ def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
     prompt, new = align.max_prompt_length, align.max_new_tokens
     if prompt + new <= most:
         return run
-    if not _asked(run, named, "max_new_tokens"):
-        user_prompt = _asked(run, named, "max_prompt_length")
+    if not _asked(run, given, "max_new_tokens"):
+        user_prompt = _asked(run, given, "max_prompt_length")
         new = min(new, most - prompt if user_prompt else most // 2)
-    if not _asked(run, named, "max_prompt_length"):
+    if not _asked(run, given, "max_prompt_length"):
         prompt = min(prompt, most - new)
     if min(prompt, new) < 1 or prompt + new > most:
         return run  # refused later, with both numbers
@@ -373,9 +360,9 @@ def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
     return dataclasses.replace(run, align=align)
 
 
-def _asked(run: PolicyRun, named: PolicyRun, name: str) -> bool:
-    changed: bool = getattr(run.align, name) != getattr(named.align, name)
-    return changed or was_given(f"align.{name}")
+def _asked(run: PolicyRun, given: "Given[PolicyRun]", name: str) -> bool:
+    changed: bool = getattr(run.align, name) != getattr(given.named.align, name)
+    return changed or f"align.{name}" in given
 
 
 @contextlib.contextmanager

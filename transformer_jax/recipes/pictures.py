@@ -1,18 +1,18 @@
 """Settings and data of all recipes of pictures."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.data import ImageSplits
-from transformer_jax.data.images.preprocessing import MAX_SIDE
+from transformer_jax.data.images.preprocessing import MAX_SIDE, Preprocessing
 from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.recipes.given import was_given
 
 __all__ = [
+    "PictureRun",
     "attentions_to_images",
     "check_pictures",
     "computed_as",
@@ -21,6 +21,22 @@ __all__ = [
 ]
 
 _SOURCES = ("images", "tfds", "corpus")
+
+
+@runtime_checkable
+class PictureRun(Protocol):
+    """The settings of a run on pictures."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Preprocessing of the pictures."""
+
+    @property
+    def data(self) -> Any:
+        """The source of the pictures."""
+
+
+AnyPictureRun = TypeVar("AnyPictureRun", bound=PictureRun)
 
 
 def attentions_to_images(
@@ -36,25 +52,26 @@ def attentions_to_images(
     return ((name, config), ("pool", config)) if pools else ((name, config),)
 
 
-def check_pictures(run: Any, part: str) -> None:
+def check_pictures(run: PictureRun, part: str, given: Container[str]) -> None:
     """Refuses settings of pictures that do not match the model that reads them.
 
     Args:
-        run: A run with ``preprocessing``.
+        run: The settings.
         part: The settings of the model, ``model`` or ``encoder``.
+        given: Names of the settings that the command gave.
 
     Raises:
         ConfigError: It names the setting and what is allowed.
     """
     config, prepare = getattr(run, part), run.preprocessing
     image = config.image
-    if was_given(f"{part}.positions.max_length"):
+    if f"{part}.positions.max_length" in given:
         raise ConfigError(
             f"{part}.positions.max_length is determined by the image: leave it out, and give "
             f"--{part}.image.image-size or --{part}.image.patch-size"
         )
     for field in dataclasses.fields(config.compute) if part != "model" else ():
-        if was_given(f"{part}.compute.{field.name}"):
+        if f"{part}.compute.{field.name}" in given:
             raise ConfigError(
                 f"{part}.compute.{field.name}: both parts share compute settings: give "
                 f"model.compute.{field.name}"
@@ -105,7 +122,7 @@ def computed_as(model: TransformerConfig, encoder: TransformerConfig) -> Transfo
 
 
 def scored_pictures(
-    run: Any, open_data: Callable[[Any], ImageSplits], path: Any
+    run: AnyPictureRun, open_data: Callable[[AnyPictureRun], ImageSplits], path: str
 ) -> tuple[ImageSplits, dict[str, ImageTable]]:
     """Returns the pictures of a run, and its test (or else validation) pictures by name.
 

@@ -4,8 +4,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.chat.template import (
@@ -16,19 +17,22 @@ from transformer_jax.data.chat.template import (
     named_template,
 )
 from transformer_jax.data.chat.token_names import token_names
+from transformer_jax.recipes.settings import RunConfig
 from transformer_jax.recipes.tasks.batching import dropout_rates
 from transformer_jax.runs.manifest import atomic_write
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.chat.encoding import ChatEncoder
-    from transformer_jax.data.preferences import PreferenceSplits
+    from transformer_jax.data.preferences import PreferenceKind, PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
     "STARTS",
     "First",
+    "RewardConfig",
     "adamw",
     "align_fields",
     "chat_encoder",
@@ -61,7 +65,26 @@ _NUMBERS: dict[str, dict[str, float]] = {
 }
 
 
-def check_methods(config: Any, names: tuple[str, ...]) -> None:
+@dataclasses.dataclass(frozen=True)
+class RewardConfig(Configuration, group="reward"):
+    """The source of rewards; give one."""
+
+    # A Python file with reward(prompt, completion) -> float. It is executed: use files that you
+    # trust.
+    file: str | None = None
+    run: str | None = None  # a reward model, trained by align reward
+
+
+@runtime_checkable
+class Method(Protocol):
+    """The settings of a method."""
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+
+
+def check_methods(config: Method, names: tuple[str, ...]) -> None:
     """Refuses settings of other methods."""
     for name in names:
         methods = _NUMBERS[name]
@@ -78,7 +101,7 @@ def align_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
-def method_numbers(config: Any, names: tuple[str, ...]) -> dict[str, float]:
+def method_numbers(config: Method, names: tuple[str, ...]) -> dict[str, float]:
     """Returns the settings of the method, including defaults."""
     values = {name: getattr(config, name) for name in names if config.method in _NUMBERS[name]}
     usual = lambda name: _NUMBERS[name][config.method]
@@ -91,7 +114,7 @@ def adamw(peak: float) -> OptimizerConfig:
     return OptimizerConfig("adamw", peak, schedule, beta2=0.95, eps=1e-8, weight_decay=0.0)
 
 
-def tell_dropout(run: Any, start: Any) -> None:
+def tell_dropout(run: RunConfig, start: "Start") -> None:
     """Logs whether the run trains with dropout, if its start has dropout or a flag turns it on.
 
     Policies and rewards are trained without dropout unless it is asked for: the reference, the
@@ -115,15 +138,14 @@ def tell_dropout(run: Any, start: Any) -> None:
         )
 
 
-def resolve_first(run: Any, start: Any) -> Any:
-    """Returns the run with the first token of texts; ``auto`` becomes the start's setting."""
-    if run.first != "auto":
-        return run
-    return dataclasses.replace(run, first=start.facts.record.get("first", "bos"))
+def resolve_first(first: First, start: "Start") -> First:
+    """Returns the first token of texts; ``auto`` becomes the start's setting."""
+    given: First = start.facts.record.get("first", "bos")
+    return given if first == "auto" else first
 
 
-def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
-    """Returns whether prompts are conversations.
+def check_forms(run: RunConfig, splits: "PreferenceSplits", start: "Start") -> None:
+    """Refuses conversations that a run cannot learn from.
 
     Raises:
         ConfigError: Conversations and texts are mixed, or the start has no chat template.
@@ -138,17 +160,16 @@ def check_forms(run: Any, splits: "PreferenceSplits", start: Any) -> bool:
             f"the other texts: use the same form for both"
         )
     if forms == {False}:
-        return False
+        return
     if find_template(start.facts.source) is None:
         raise ConfigError(
             f"data.train {run.data.train}: has conversations, but {run.init_from} has no chat "
             f"template: start from a run of instruct, or from a Hugging Face folder with one"
         )
     encoder_in(start.facts.source, start.tokenizer)
-    return True
 
 
-def keep_template(directory: "RunDirectory", start: Any) -> None:
+def keep_template(start: "Start", directory: "RunDirectory") -> None:
     """Copies the chat template of the start to the run, so that it can answer conversations."""
     from transformer_jax.parallel.mesh import is_main_process  # imports JAX
 
@@ -165,7 +186,12 @@ def chat_encoder(
     return encoder_in(directory.path, tokenizer) if splits.train.conversational else None
 
 
-def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "PreferenceSplits":
+def splits_on(
+    request: Any,
+    run: RunConfig,
+    directory: "RunDirectory",
+    kind: "PreferenceKind",
+) -> "PreferenceSplits":
     """Returns the data of the file of ``--data``, or of the run without it.
 
     Raises:
@@ -192,7 +218,7 @@ def splits_on(request: Any, run: Any, directory: "RunDirectory", kind: Any) -> "
     return PreferenceSplits(preferences, preferences)
 
 
-def refuse_merged(run: Any, directory: "RunDirectory") -> None:
+def refuse_merged(run: RunConfig, directory: "RunDirectory") -> None:
     """Refuses a run that lost its reference, the model that it started from.
 
     Raises:
@@ -205,13 +231,15 @@ def refuse_merged(run: Any, directory: "RunDirectory") -> None:
         )
 
 
-def _on_conversations(run: Any, directory: "RunDirectory", kind: Any) -> bool | None:
+def _on_conversations(
+    run: RunConfig, directory: "RunDirectory", kind: "PreferenceKind"
+) -> bool | None:
     """Returns whether a run was trained on conversations; None if its files no longer show it."""
     from transformer_jax.data.preferences import open_preferences
 
     if find_template(directory.path) is None:
         return False
-    if run.align.method == "reward":
+    if run.recipe == "reward_model":
         return True  # only runs on conversations and their templates
     try:
         return open_preferences(run.data, kind).train.conversational
@@ -219,20 +247,20 @@ def _on_conversations(run: Any, directory: "RunDirectory", kind: Any) -> bool | 
         return None
 
 
-def run_template(run: Any) -> ChatTemplate:
+def run_template(name: str | None, start: str | None) -> ChatTemplate:
     """Returns the chat template in a run's settings, or else its start's template.
 
     Raises:
         ConfigError: There is no template.
     """
-    if run.chat.template is not None:
-        chosen = named_template(run.chat.template)
-        if chosen.special is not None or run.init_from is None:
+    if name is not None:
+        chosen = named_template(name)
+        if chosen.special is not None or start is None:
             return chosen
-        return dataclasses.replace(chosen, special=token_names(Path(run.init_from)))
-    template = None if run.init_from is None else find_template(Path(run.init_from))
+        return dataclasses.replace(chosen, special=token_names(Path(start)))
+    template = None if start is None else find_template(Path(start))
     if template is None:
-        where = "" if run.init_from is None else f"{run.init_from}: has no chat template: "
+        where = "" if start is None else f"{start}: has no chat template: "
         raise ConfigError(
             f"{where}choose one with --chat.template: {', '.join(built_in())}, a file or a folder"
         )

@@ -26,7 +26,7 @@ from transformer_jax.recipes.posttraining import (
     tell_dropout,
 )
 from transformer_jax.recipes.read_flags import with_read_flags
-from transformer_jax.recipes.recipe import Named, Recipe, TextFormat
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.batching import without_dropout
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.start import Start
     from transformer_jax.recipes.tasks.preference_task import CompletionRows, EncodedCompletions
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
@@ -134,8 +136,13 @@ class PreferenceRun(Adapted, RunConfig):
         """Returns whether log-probabilities of the reference are computed before the first step."""
         return self.align.has_reference and self.align.reference != "frozen"
 
+    @property
+    def length_limit(self) -> tuple[str, int]:
+        """Returns the maximum length of prompts with their completions."""
+        return "align.max_length", self.align.max_length or 0
 
-class Preferences(Recipe):
+
+class Preferences(Recipe[PreferenceRun, "PreferenceSplits"]):
     """A decoder, trained on pairs or labels of completions."""
 
     name = "preferences"
@@ -169,19 +176,11 @@ class Preferences(Recipe):
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         )
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start without dropout."""
-        return without_dropout(start.model)
+    def data(self, run: PreferenceRun) -> "PreferenceSplits":
+        """Returns the preferences."""
+        return open_preferences(run.data, run.align.kind)
 
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Limits rows to the positions of the model."""
-        tell_dropout(run, start)
-        if run.align.max_length is not None:
-            return run
-        align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
-        return dataclasses.replace(run, align=align)
-
-    def check(self, run: Any, start: Any) -> None:
+    def check(self, run: PreferenceRun, given: "Given[PreferenceRun]") -> None:
         """Refuses methods of other recipes, divided batches with KTO, and a low-precision base."""
         self._check_method(run.align.method)
         _check_whole_batches(run)
@@ -195,29 +194,37 @@ class Preferences(Recipe):
         if method == "reward":
             raise ConfigError("align.method is reward: start a reward model with align reward")
 
-    def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the maximum length of prompts with their completions."""
-        return "align.max_length", run.align.max_length or 0
+    def prepare(
+        self, run: PreferenceRun, start: "Start | None", given: "Given[PreferenceRun]"
+    ) -> "Prepared[PreferenceRun, PreferenceSplits]":
+        """Returns a run without dropout, with rows within the positions of its start.
 
-    def open_data(self, run: Any) -> "PreferenceSplits":
-        """Returns the preferences."""
-        return open_preferences(run.data, run.align.kind)
+        It keeps the chat template of the start.
+        """
+        from transformer_jax.recipes.checks import validated
 
-    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Refuses conversations that the run cannot learn from."""
+        assert start is not None  # which the recipe needs
+        run = start.adapt(run, given, self._adapted(start.model))
+        tell_dropout(run, start)
+        if run.align.max_length is None:
+            align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
+            run = dataclasses.replace(run, align=align)
+        run = validated(run, start, given)
+        run = dataclasses.replace(run, first=resolve_first(run.first, start))
+        data = self.data(run)
         check_forms(run, data, start)
-        return run
+        return Prepared(run, data, files=functools.partial(keep_template, start))
 
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with the first token of its texts."""
-        return resolve_first(run, start)
+    def _adapted(self, model: TransformerConfig) -> TransformerConfig:
+        """Returns the model of the start as a run trains it."""
+        return without_dropout(model)
 
-    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Keeps the chat template of the start."""
-        keep_template(directory, start)
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: PreferenceRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: "PreferenceSplits",
     ) -> "Task":
         """Returns the task of preference learning."""
         from transformer_jax.recipes.reference import kept_reference
@@ -226,16 +233,18 @@ class Preferences(Recipe):
 
     def task_with(
         self,
-        run: Any,
+        run: PreferenceRun,
         directory: "RunDirectory",
         tokenizer: "Tokenizer",
-        data: Any,
+        data: "PreferenceSplits",
         reference: Reference,
     ) -> "Task":
         """Returns the task of a run, with a source of the reference's log-probabilities."""
         from transformer_jax.recipes.freezing import partition_for
         from transformer_jax.recipes.tasks.preference_task import preference
 
+        method = run.align.method
+        assert method != "reward"  # which another recipe learns
         encoded, rows = encode_data(run, directory, tokenizer, data)
         if run.precomputes_reference:
             encoded = encoded.with_reference(reference(run, directory, tokenizer, encoded, rows))
@@ -244,7 +253,7 @@ class Preferences(Recipe):
             run.model,
             tokenizer,
             rows,
-            method=run.align.method,
+            method=method,
             dropout=True,  # at the rates of the run
             partition=partition_for(run, tokenizer),
             **run.align.numbers,
@@ -252,12 +261,12 @@ class Preferences(Recipe):
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics."""
-        from transformer_jax.recipes.driver import load_tokenizer, settings_of
+        from transformer_jax.recipes.driver import settings_of, tokenizer_of
         from transformer_jax.recipes.reference import kept_reference
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
         refuse_merged(run, directory)
-        tokenizer = load_tokenizer(run, directory)
+        tokenizer = tokenizer_of(run, directory)
         data = splits_on(request, run, directory, run.align.kind)
         reference: Reference = kept_reference
         if request.data is not None:
@@ -278,7 +287,10 @@ class Preferences(Recipe):
 
 
 def encode_data(
-    run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    run: PreferenceRun,
+    directory: "RunDirectory",
+    tokenizer: "Tokenizer",
+    data: "PreferenceSplits",
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the batching rules."""
     from transformer_jax.inference.pretrained import facts_of

@@ -13,14 +13,13 @@ from transformer_jax.core.errors import ConfigError, UserError
 from transformer_jax.core.task_progress import log
 from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.recipes.given import was_given
-from transformer_jax.recipes.settings import start_config
+from transformer_jax.recipes.settings import Trained, start_config
 from transformer_jax.runs.run_directory import describe_run
 
 if TYPE_CHECKING:
     from transformer_jax.models.build import Kind, TaskKind
-    from transformer_jax.recipes.initial import Initial
     from transformer_jax.recipes.recipe import Recipe
+    from transformer_jax.recipes.start import Start
 
 __all__ = [
     "check_export",
@@ -28,36 +27,35 @@ __all__ = [
     "publication_of",
     "republished_run",
     "with_heads",
-    "within_start",
 ]
 
 # Families of runs that may take a part of their model from a start of another family.
 _COMPOSED = ("encoder-decoder", "captioner")
 
 
-def publication_of(start: "Initial") -> dict[str, Any] | None:
+def publication_of(start: "Start") -> dict[str, Any] | None:
     """Returns the publication record of a start; None for a model that was trained here."""
     record = start.facts.record.get("published")
     return record if isinstance(record, dict) else None
 
 
-def republished_run(start: "Initial", run: Any) -> dict[str, Any] | None:
+def republished_run(start: "Start", model: object) -> dict[str, Any] | None:
     """Returns the publication record for a run that continues its start, or None.
 
     Args:
         start: The start.
-        run: The settings of the run, with its model.
+        model: The configuration of the run's model.
     """
     record = publication_of(start)
-    if record is None or not isinstance(run.model, TransformerConfig):
+    if record is None or not isinstance(model, TransformerConfig):
         return None
     from transformer_jax.interop.hf_run_directory import republished
 
-    return republished(record, start.family, run.model)
+    return republished(record, start.family, model)
 
 
 def with_heads(
-    start: "Initial",
+    start: "Start",
     *,
     task: "TaskKind | None" = None,
     words: bool = False,
@@ -94,7 +92,7 @@ def with_heads(
     return family.named(family.for_heads(model)).config
 
 
-def check_export(recipe: "Recipe", run: Any, start: "Initial | None") -> None:
+def check_export(recipe: "Recipe[Any, Any]", run: Trained, start: "Start | None") -> None:
     """Refuses a run that starts from a published model, but could not be exported to any.
 
     If a published model becomes a part of the run's model, such as the encoder of a translator,
@@ -121,7 +119,7 @@ def check_export(recipe: "Recipe", run: Any, start: "Initial | None") -> None:
     )
 
 
-def note_export(recipe: "Recipe", run: Any) -> None:
+def note_export(recipe: "Recipe[Any, Any]", run: Trained) -> None:
     """Logs again, for a run that is resumed, that it will not have a Hugging Face form.
 
     A start that is no longer there is passed over.
@@ -137,7 +135,7 @@ def _no_form(places: Sequence[str], error: ConfigError) -> str:
     return f"this model will not have a Hugging Face form, unlike {which}: {error}"
 
 
-def _published_places(run: Any) -> list[str]:
+def _published_places(run: Trained) -> list[str]:
     """Returns the paths of the published models that a run or its image encoder starts from."""
     given = [start_config(run).init_from, getattr(run, "init_encoder", None)]
     paths = [path for path in dict.fromkeys(given) if path is not None]
@@ -148,7 +146,7 @@ def _published_places(run: Any) -> list[str]:
     ]
 
 
-def _misfit(recipe: "Recipe", run: Any) -> ConfigError | None:
+def _misfit(recipe: "Recipe[Any, Any]", run: Trained) -> ConfigError | None:
     """Returns why a run could not be exported; None if a family has its model."""
     from transformer_jax.interop.export_plan import choose_family
     from transformer_jax.interop.hf_run_directory import model_of
@@ -163,19 +161,3 @@ def _misfit(recipe: "Recipe", run: Any) -> ConfigError | None:
     except ConfigError as error:
         return error
     return None
-
-
-def within_start(run: Any, start: Any) -> Any:
-    """Returns the run with examples no longer than its start reads texts, unless a length is given.
-
-    A published model may say that it reads fewer tokens than it has positions.
-    """
-    if start is None or was_given("task.max_length") or publication_of(start) is None:
-        return run
-    from transformer_jax.inference.encoders import read_length
-
-    most = read_length(start.facts)
-    if run.task.max_length <= most or most >= run.model.positions.max_length:
-        return run
-    log(f"task.max_length {most}: the longest text that {run.task.init_from} reads")
-    return dataclasses.replace(run, task=dataclasses.replace(run.task, max_length=most))

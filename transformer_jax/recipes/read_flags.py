@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from transformer_jax.core.config_fields import Configuration, Count, Flag
 from transformer_jax.data.bad_rows import BadRowPolicy
+from transformer_jax.recipes.settings import AnyRun
 
 __all__ = [
     "ColumnFlags",
@@ -64,7 +65,7 @@ class PictureFlags(RowFlags):
     """Column, field or array of the texts; None is the run's setting."""
 
 
-def with_read_flags(run: Any, request: Any) -> Any:
+def with_read_flags(run: AnyRun, request: Any) -> AnyRun:
     """Returns a run with the reading options that the flags of a request give.
 
     Args:

@@ -1,25 +1,50 @@
 """The base class of recipes: a kind of training is an object of a derived class, in one file.
 
-:mod:`.driver` does the common work, and calls the methods of the recipe in the order below.
+:mod:`.driver` does the common work: ``create_run`` calls ``prepare``, ``train`` calls ``task``.
 """
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    runtime_checkable,
+)
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.recipes.settings import AnyRun, RunSettings
 
 if TYPE_CHECKING:
+    import optax
+    from flax import nnx
+    from jaxtyping import PyTree
+
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["Named", "Recipe", "TextFormat"]
+    # From the number of steps and the parameters to the optimizer.
+    MakeOptimizer: TypeAlias = Callable[[int, PyTree], optax.GradientTransformation]
+
+__all__ = ["Fit", "Named", "Prepared", "Recipe", "TextFormat"]
 
 Named = Mapping[str, tuple[str, Any]]  # named runs, with one-line descriptions
+Data = TypeVar("Data")
+FitRun = TypeVar("FitRun", bound=RunSettings, contravariant=True)
 
 
 class TextFormat(NamedTuple):
@@ -35,20 +60,64 @@ class TextFormat(NamedTuple):
     ends: bool
 
 
-class Recipe:
+@dataclasses.dataclass(frozen=True)
+class Prepared(Generic[AnyRun, Data]):
+    """A run that can begin.
+
+    Attributes:
+        run: The settings, apart from those that depend on the tokenizer.
+        data: The data.
+        texts: Function that returns the texts to train a tokenizer on; None if the recipe learns
+            none.
+        extension: Function that returns the texts from which the tokenizer of the start or of a
+            file is extended; None is ``texts``.
+        special: The special tokens of a new tokenizer; None is the usual ones.
+        complete: Function that adds the recipe's own to the tokenizer, new or of the start.
+        with_tokenizer: Function that returns the run with the settings derived from its tokenizer,
+            or refuses the tokenizer.
+        files: Function that writes further files of the run directory, such as a chat template.
+    """
+
+    run: AnyRun
+    data: Data
+    texts: Callable[[], Iterable[str]] | None = None
+    extension: Callable[[], Iterable[str]] | None = None
+    special: tuple[str, ...] | None = None
+    complete: Callable[["Tokenizer"], "Tokenizer"] = lambda tokenizer: tokenizer
+    with_tokenizer: Callable[[AnyRun, "Tokenizer"], AnyRun] = lambda run, tokenizer: run
+    files: Callable[["RunDirectory"], None] = lambda directory: None
+
+
+@runtime_checkable
+class Fit(Protocol[FitRun]):
+    """A function that trains a run in steps."""
+
+    def __call__(
+        self,
+        run: FitRun,
+        directory: "RunDirectory",
+        data: Any,
+        *,
+        optimizer: "MakeOptimizer | None" = None,
+        batches: str | None = None,
+    ) -> int:
+        """Trains a run, see :func:`transformer_jax.recipes.driver.fit`."""
+
+
+class Recipe(Generic[AnyRun, Data]):
     """A kind of training.
 
-    A recipe that trains overrides ``runs``, ``open_data``, ``tokenizer_texts``, ``make_task`` and
-    ``predictor``, and ``evaluate`` if it has an evaluation. The defaults of the other methods add
-    nothing.
+    A recipe that trains overrides ``runs``, ``data``, ``prepare``, ``task`` and ``predictor``, and
+    ``evaluate`` if it has an evaluation. The other methods have defaults.
 
     Attributes:
         name: Its name in ``config.json``, in the registry and in programs.
         title: A trained model, for messages: "a translator".
         config: The dataclass of its settings: derived from :class:`.Trained`, or from
             :class:`.RunConfig` if runs may start from other models. Its ``training`` is
-            :class:`.TokenBatches` or :class:`.RowBatches`. The dataclass is used by this recipe
-            only: its attribute ``recipe`` becomes ``name``.
+            :class:`.TokenBatches` or :class:`.RowBatches`. If its runs read no text, it has
+            ``tokenizer: ClassVar[None] = None``. The dataclass is used by this recipe only: its
+            attribute ``recipe`` becomes ``name``.
         family: The kind of its model. If ``model`` in its settings describes the complete model as
             for a family of ``FAMILY_NAMES`` in ``transformer_jax/inference/facts.py``, the name of
             this family: all commands of the family then accept its runs. Any other word is a new
@@ -57,8 +126,6 @@ class Recipe:
         needs_start: Whether a run must start from one.
         metrics: Metrics that can rank checkpoints, in addition to ``valid_loss``.
         reads_features: Whether the model reads features instead of tokens.
-        reads_text: Whether its runs have a tokenizer. If not, its settings have ``tokenizer:
-            ClassVar[None] = None``.
         keeps_publication: Whether a run that starts from a published model of its family keeps the
             record of the origin.
         evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
@@ -79,7 +146,6 @@ class Recipe:
     needs_start: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
     reads_features: ClassVar[bool] = False
-    reads_text: ClassVar[bool] = True
     keeps_publication: ClassVar[bool] = False
     evaluation: ClassVar[type | None] = None
     has_plan: ClassVar[bool] = False
@@ -118,163 +184,65 @@ class Recipe:
 
     # --- A run begins ----------------------------------------------------------------------------
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start, adapted to the run; None leaves it unchanged."""
+    def data(self, run: AnyRun) -> Data:
+        """Returns the data of a run, when it begins and whenever it is resumed."""
+        raise NotImplementedError
 
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the settings derived from other settings and the start.
-
-        Args:
-            run: The settings, with the model of the start.
-            named: The settings before flags changed them.
-            start: What the run starts from, or None.
-
-        Raises:
-            ConfigError: Settings do not match.
-        """
-        return run
-
-    def in_layers(self, run: Any) -> Any:
-        """Returns the run with only the settings of its start that concern layers of ``run.model``.
-
-        The recipe checks the other ones, such as a part of the model that is frozen.
-        """
-        return run
-
-    def check(self, run: Any, start: Any) -> None:
-        """Refuses settings that do not match each other or the start of the run.
+    def check(self, run: AnyRun, given: "Given[AnyRun]") -> None:
+        """Refuses settings that do not match each other; called by ``validated`` and by ``--plan``.
 
         Raises:
             ConfigError: The message names the settings.
         """
 
-    def metrics_of(self, run: Any) -> tuple[str, ...]:
+    def metrics_of(self, run: AnyRun) -> tuple[str, ...]:
         """Returns the metrics that can rank checkpoints, if they depend on settings."""
         return self.metrics
 
-    def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the setting that limits the tokens of a text, and its value.
+    def prepare(
+        self, run: AnyRun, start: "Start | None", given: "Given[AnyRun]"
+    ) -> Prepared[AnyRun, Data]:
+        """Returns a run that can begin, with its data.
 
-        This is ``training.sequence_length`` if the batches have it; otherwise only the positions of
-        the model limit a text.
-        """
-        if (length := getattr(run.training, "sequence_length", None)) is not None:
-            return "training.sequence_length", length
-        return "model.positions.max_length", run.model.max_length
-
-    def open_data(self, run: Any) -> Any:
-        """Returns the data of a run."""
-
-    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the settings derived from its data.
-
-        Raises:
-            ConfigError: The data do not match the settings or the start.
-        """
-        return run
-
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the texts to train a tokenizer on."""
-        return ()
-
-    def extension_texts(self, run: Any, data: Any, start: Any) -> Iterable[str]:
-        """Returns the texts from which the tokenizer of the start or of a file is extended."""
-        return self.tokenizer_texts(run, data)
-
-    def special_tokens(self, run: Any) -> tuple[str, ...]:
-        """Returns the special tokens of a new tokenizer."""
-        from transformer_jax.data.tokenizer import SPECIAL
-
-        return SPECIAL
-
-    def complete_tokenizer(self, run: Any, tokenizer: "Tokenizer") -> "Tokenizer":
-        """Returns the tokenizer of a run, new or of the start, with the recipe's additions."""
-        return tokenizer
-
-    def with_tokenizer(self, run: Any, data: Any, tokenizer: "Tokenizer", start: Any) -> Any:
-        """Returns the run with the settings derived from its tokenizer.
-
-        Raises:
-            ConfigError: The tokenizer does not match the run.
-        """
-        return run
-
-    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Writes further files of the run directory, such as a chat template."""
-
-    # --- It trains, from step 0 or from a checkpoint ---------------------------------------------
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
-    ) -> "Task":
-        """Returns the task of a run, without its start and settings."""
-        raise NotImplementedError
-
-    def with_starts(
-        self, run: Any, initial: Callable[[Any], Any] | None
-    ) -> Callable[[Any], Any] | None:
-        """Returns the function from initialized parameters to the parameters of step 0, or None.
+        In this order: adopts the model of the start (``start.adapt``), derives settings from other
+        settings, checks them (``validated``), opens the data, and derives settings from them.
 
         Args:
             run: The settings.
-            initial: The function that loads the parameters of ``init_from``, or None.
+            start: What the run starts from, or None.
+            given: What the command gave to the named run.
+
+        Raises:
+            ConfigError: Settings do not match each other, the start or the data.
         """
-        return initial
+        raise NotImplementedError
 
-    def with_task(self, run: Any, task: "Task") -> Any:
-        """Returns the run with the settings that its task derived from the data."""
-        from transformer_jax.recipes.sizing import from_task
+    # --- It trains, from step 0 or from a checkpoint ---------------------------------------------
 
-        return from_task(run, task)
+    def task(
+        self, run: AnyRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: Data
+    ) -> "Task":
+        """Returns the task of a run.
 
-    def make_optimizer(self, run: Any) -> Callable[[int, Any], Any]:
-        """Returns a function from the number of steps and the parameters to the optimizer."""
-        from transformer_jax.training.optimizers import make_optimizer
+        Unless it has its own, the driver adds the partition of the trained parameters and the
+        function that loads those of the start.
+        """
+        raise NotImplementedError
 
-        config, width = run.optimizer, run.model.d_model
-        return lambda steps, params: make_optimizer(config, width, steps, params=params)
-
-    def describe_batches(self, run: Any, plan: Any) -> str:
-        """Describes the batches, for the summary line of the run."""
-        from transformer_jax.core.errors import plural
-
-        size = f"{run.training.size} a batch"
-        if not hasattr(plan, "shapes"):  # such as `ArrayPlan`, with rows of one shape
-            return size
-        return (
-            f"{size}, {plural(len(plan.shapes), 'bucket shape')}, "
-            f"{plan.non_padding_fraction:.0%} non-padding"
-        )
-
-    def train(
-        self, run: Any, directory: "RunDirectory", data: Any, fit: Callable[[Any, Any, Any], int]
-    ) -> int:
+    def train(self, run: AnyRun, directory: "RunDirectory", data: Data, fit: Fit[AnyRun]) -> int:
         """Trains a run to the end, writes its results and returns the exit code.
 
         Args:
             run: The settings.
             directory: Of the run.
             data: Of the run.
-            fit: Trains a run in steps, given these three.
+            fit: Trains a run in steps.
         """
         return fit(run, directory, data)
 
-    def reset_derived(self, run: Any) -> Any:
-        """Returns the run without settings that were derived from its data, for other data."""
-        return run
-
     # --- Its memory is planned -------------------------------------------------------------------
 
-    def batch_tokens(self, run: Any) -> int:
-        """Returns the maximum number of tokens per batch."""
-        tokens: int = run.training.tokens
-        return tokens
-
-    def for_plan(self, run: Any) -> Any:
-        """Returns the run with the tokens that it will add to its tokenizer."""
-        return run
-
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
+    def plan_inputs(self, run: AnyRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns the model, objective and batch shapes of a run, to plan its memory."""
         raise NotImplementedError
 
@@ -314,7 +282,7 @@ class Recipe:
         """
         raise NotImplementedError
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns the model of a stored run with new parameters.
 
         Args:

@@ -2,7 +2,7 @@
 
 import zipfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from flax import nnx
@@ -20,6 +20,7 @@ from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.recipes.checks import mesh_of
 from transformer_jax.recipes.freezing import initial_of
 from transformer_jax.recipes.posttraining import STARTS
+from transformer_jax.recipes.settings import Trained
 from transformer_jax.recipes.tasks.preference_task import (
     CompletionRows,
     EncodedCompletions,
@@ -33,7 +34,7 @@ _FILE = "reference.npz"  # in the run directory
 
 
 def kept_reference(
-    run: Any,
+    run: Trained,
     directory: RunDirectory,
     tokenizer: Tokenizer,
     encoded: EncodedCompletions,
@@ -66,7 +67,7 @@ def kept_reference(
 
 
 def compute_reference(
-    run: Any, tokenizer: Tokenizer, encoded: EncodedCompletions, rows: CompletionRows
+    run: Trained, tokenizer: Tokenizer, encoded: EncodedCompletions, rows: CompletionRows
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
     """Returns log-probabilities of the reference, the start of the run, by name of the part.
 

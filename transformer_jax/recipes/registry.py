@@ -49,7 +49,7 @@ RECIPES: dict[str, str] = {
 }
 
 
-def get_recipe(name: str) -> "Recipe":
+def get_recipe(name: str) -> "Recipe[Any, Any]":
     """Returns the recipe by its name.
 
     Raises:
@@ -77,8 +77,8 @@ def get_recipe(name: str) -> "Recipe":
 
 
 @functools.cache
-def _recipe(kind: Any) -> "Recipe":
-    made: Recipe = kind()
+def _recipe(kind: Any) -> "Recipe[Any, Any]":
+    made: Recipe[Any, Any] = kind()
     return made
 
 
@@ -95,7 +95,7 @@ def recipe_name(fields: Mapping[str, Any]) -> str | None:
     return infer_recipe(fields) if stored is None else str(stored)
 
 
-def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
+def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe[Any, Any]":
     """Returns the recipe of a stored run or of a Hugging Face folder.
 
     Args:
@@ -109,7 +109,7 @@ def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe":
     return stored_recipe(directory.read_config(check=check), directory.config)
 
 
-def stored_recipe(fields: Mapping[str, Any], file: Path) -> "Recipe":
+def stored_recipe(fields: Mapping[str, Any], file: Path) -> "Recipe[Any, Any]":
     """Returns the recipe of the fields of a ``config.json``.
 
     Args:
@@ -157,7 +157,7 @@ def named_runs(*recipes: str) -> dict[str, tuple[str, Any]]:
     return {name: _named_run(recipe, name) for recipe in known for name in recipe.runs}
 
 
-def _named_run(recipe: "Recipe", name: str) -> tuple[str, Any]:
+def _named_run(recipe: "Recipe[Any, Any]", name: str) -> tuple[str, Any]:
     about, run = recipe.runs[name]
     if type(run) is not recipe.config:
         raise ConfigError(

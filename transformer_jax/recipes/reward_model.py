@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.recipes.posttraining import align_fields, keep_template, splits_on
+from transformer_jax.recipes.posttraining import align_fields, splits_on
 from transformer_jax.recipes.preferences import (
     AlignConfig,
     PreferenceRun,
@@ -16,15 +16,21 @@ from transformer_jax.recipes.preferences import (
     encode_data,
 )
 from transformer_jax.recipes.read_flags import with_read_flags
-from transformer_jax.recipes.recipe import Named
+from transformer_jax.recipes.recipe import Named, Prepared
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import plain_scores, print_scores, validate
 
 if TYPE_CHECKING:
+    from flax import nnx
+
+    from transformer_jax.data.preferences import PreferenceSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
+    from transformer_jax.training.validation import Validated
 
 __all__ = ["RewardModel", "RewardRun"]
 
@@ -50,12 +56,6 @@ class RewardModel(Preferences):
         about = "A reward model on pairs (Bradley-Terry)."
         return with_defaults({"reward": (about, lambda: self._named("reward"))})
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start without its output layer and dropout."""
-        from transformer_jax.recipes.tasks.preference_task import reward_config
-
-        return reward_config(super().start_model(run, start))
-
     def _check_method(self, method: str) -> None:
         if method != "reward":
             raise ConfigError(
@@ -63,13 +63,27 @@ class RewardModel(Preferences):
                 f"{method}"
             )
 
-    def write_files(self, run: Any, directory: "RunDirectory", data: Any, start: Any) -> None:
-        """Copies the chat template of the start if the run learns from conversations."""
-        if data.train.conversational:
-            keep_template(directory, start)
+    def prepare(
+        self, run: PreferenceRun, start: "Start | None", given: "Given[PreferenceRun]"
+    ) -> "Prepared[PreferenceRun, PreferenceSplits]":
+        """Returns a run that keeps the chat template if it learns from conversations."""
+        prepared = super().prepare(run, start, given)
+        if prepared.data.train.conversational:
+            return prepared
+        return Prepared(prepared.run, prepared.data)
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def _adapted(self, model: TransformerConfig) -> TransformerConfig:
+        """Returns the model of the start without its output layer and dropout."""
+        from transformer_jax.recipes.tasks.preference_task import reward_config
+
+        return reward_config(super()._adapted(model))
+
+    def task(
+        self,
+        run: PreferenceRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: "PreferenceSplits",
     ) -> "Task":
         """Returns the task of a reward model."""
         from transformer_jax.recipes.freezing import partition_for
@@ -87,12 +101,12 @@ class RewardModel(Preferences):
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the validation metrics, and the reliability of probabilities."""
-        from transformer_jax.recipes.driver import load_tokenizer, settings_of
+        from transformer_jax.recipes.driver import settings_of, tokenizer_of
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
-        tokenizer = load_tokenizer(run, directory)
+        tokenizer = tokenizer_of(run, directory)
         data = splits_on(request, run, directory, run.align.kind)
-        task = self.make_task(run, directory, tokenizer, data)
+        task = self.task(run, directory, tokenizer, data)
         validated = validate(request, run, directory, task)
         more = functools.partial(_reliability, task, validated)
         return print_scores(request, plain_scores(validated), more)
@@ -111,14 +125,14 @@ class RewardModel(Preferences):
 
         return RewardPredictor(Pretrained.load(facts))
 
-    def model(self, config: Any, fields: Mapping[str, Any], rngs: Any) -> Any:
+    def model(self, config: Any, fields: Mapping[str, Any], rngs: "nnx.Rngs") -> Any:
         """Returns a decoder with a scalar output per text."""
         from transformer_jax.models.build import make_model
 
         return make_model("decoder-task", config, task="regress", rngs=rngs)
 
 
-def _reliability(task: "Task", validated: Any) -> dict[str, Any]:
+def _reliability(task: "Task", validated: "Validated") -> dict[str, Any]:
     """Prints the reliability table of a reward model, and returns its values."""
     assert task.test is not None
     tested: Any = task.test(validated.model, validated.step)["scores"]

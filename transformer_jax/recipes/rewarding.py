@@ -13,7 +13,9 @@ from transformer_jax.inference.facts import FINE_TUNED, Facts
 from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.recipes.checks import mesh_of
-from transformer_jax.recipes.initial import Initial
+from transformer_jax.recipes.posttraining import RewardConfig
+from transformer_jax.recipes.settings import RunConfig
+from transformer_jax.recipes.start import Start
 from transformer_jax.recipes.tasks.on_policy_task import reward_prompts
 from transformer_jax.recipes.tasks.rewards import PythonReward, load_reward, model_reward
 from transformer_jax.runs.manifest import file_record
@@ -33,26 +35,26 @@ class RewardSource(NamedTuple):
 
 
 def check_reward(
-    run: Any,
-    start: Initial,
+    run: RunConfig,
+    reward: RewardConfig,
     first: str,
-    limit: tuple[str, int],
+    start: Start,
     flags: tuple[str, str] = FLAGS,
 ) -> None:
     """Refuses unusable rewards, before anything is written.
 
     Args:
         run: The settings.
-        start: The start of the policy.
+        reward: Their source of rewards.
         first: The first token of the run's texts.
-        limit: The setting that limits their length, and its value.
+        start: The start of the policy.
         flags: The flags for a file and for a reward model, for messages.
 
     Raises:
         ConfigError: Not exactly one reward is given, the file has no reward function, or the reward
             model cannot read the policy's samples.
     """
-    reward, (file_flag, flag) = run.reward, flags
+    file_flag, flag = flags
     if (reward.file is None) == (reward.run is None):
         raise ConfigError(f"rewards come from either {file_flag} FILE.py or {flag} RUN: give one")
     if reward.file is not None:
@@ -72,7 +74,7 @@ def check_reward(
             f"{flag} {reward.run}: its texts begin with {theirs}, texts of this run with "
             f"{first}: train both with the same --first"
         )
-    most, (setting, length) = facts.layers.max_length, limit
+    most, (setting, length) = facts.layers.max_length, run.length_limit
     if length > most:
         raise ConfigError(
             f"{flag} {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
@@ -81,8 +83,9 @@ def check_reward(
 
 
 def check_form(
-    run: Any,
-    start: Initial,
+    run: RunConfig,
+    reward: RewardConfig,
+    start: Start,
     prompts: Preferences,
     flag: str = FLAGS[1],
     data: str | None = None,
@@ -91,6 +94,7 @@ def check_form(
 
     Args:
         run: The settings.
+        reward: Their source of rewards.
         start: The start of the policy.
         prompts: The prompts of training or of an evaluation.
         flag: The flag of the reward model, for messages.
@@ -99,32 +103,32 @@ def check_form(
     Raises:
         ConfigError: The reward model was trained on the other form, or with another chat template.
     """
-    if run.reward.run is None:
+    if reward.run is None:
         return
-    facts = _reward_facts(run.reward, flag)
+    facts = _reward_facts(reward, flag)
     theirs, data = find_template(facts.source), data or f"data.train {run.data.train}"
     if not prompts.conversational:
         # Unknown for a downloaded reward model; a run has a template only for conversations.
         if theirs is not None and facts.recipe == "reward_model":
             raise ConfigError(
-                f"{flag} {run.reward.run}: was trained on conversations, but {data} is a file of "
+                f"{flag} {reward.run}: was trained on conversations, but {data} is a file of "
                 f"texts: train a reward model on texts"
             )
         return
     if theirs is None:
         raise ConfigError(
-            f"{flag} {run.reward.run}: was trained on texts, but {data} has "
+            f"{flag} {reward.run}: was trained on texts, but {data} has "
             f"conversations: train a reward model on conversations"
         )
     ours = find_template(start.facts.source)
     if ours is None or theirs.text != ours.text:
         raise ConfigError(
-            f"{flag} {run.reward.run}: has a different chat template from "
+            f"{flag} {reward.run}: has a different chat template from "
             f"{start.facts.source}: train a reward model from it, or with the same template"
         )
 
 
-def _reward_facts(reward: Any, flag: str = FLAGS[1]) -> Facts:
+def _reward_facts(reward: RewardConfig, flag: str = FLAGS[1]) -> Facts:
     assert reward.run is not None
     facts = read_facts(reward.run)
     if facts.kind not in FINE_TUNED or facts.head.kind != "regress":
@@ -135,23 +139,26 @@ def _reward_facts(reward: Any, flag: str = FLAGS[1]) -> Facts:
     return facts
 
 
-def reward_inputs(run: Any) -> dict[str, str]:
-    """Returns the checksum of what a run's reward reads again when the run is resumed, by name.
+def reward_inputs(reward: RewardConfig) -> dict[str, str]:
+    """Returns the checksum of what a reward reads again when the run is resumed, by name.
 
     The parameters of a reward model are stored with the run.
     """
-    if run.reward.file is not None:
-        name, path = "contents of reward.file", Path(run.reward.file)
+    if reward.file is not None:
+        name, path = "contents of reward.file", Path(reward.file)
     else:
-        name, path = "settings of reward.run", _reward_facts(run.reward).file
+        name, path = "settings of reward.run", _reward_facts(reward).file
     return {f"the {name} {path}": str(file_record(path)["sha256"])}
 
 
-def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> RewardSource:
+def reward_source(
+    run: RunConfig, reward: RewardConfig, tokenizer: Tokenizer, splits: PreferenceSplits
+) -> RewardSource:
     """Returns the reward of the samples of a run.
 
     Args:
         run: The settings.
+        reward: Their source of rewards.
         tokenizer: Of the run.
         splits: The prompts of the run.
 
@@ -159,12 +166,12 @@ def reward_source(run: Any, tokenizer: Tokenizer, splits: PreferenceSplits) -> R
         ConfigError: A file has no reward function, or a run is not a reward model.
         CheckpointError: A reward model does not exist, or is damaged.
     """
-    if run.reward.file is not None:
-        path = run.reward.file
+    if reward.file is not None:
+        path = reward.file
         function, prompts = load_reward(path), reward_prompts(splits)
         clean = answer_text if splits.train.conversational else str
         return RewardSource(PythonReward(function, tokenizer, path, prompts, clean=clean))
-    facts = _reward_facts(run.reward)
+    facts = _reward_facts(reward)
     config: Any = facts.layers
     compute = dataclasses.replace(config.compute, dtype=run.model.compute.dtype)
     config = dataclasses.replace(config, compute=compute)

@@ -1,7 +1,7 @@
 """Settings shared by recipes, each declared once; recipes add their own."""
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag, Rate
 from transformer_jax.core.errors import ConfigError, plural
@@ -13,10 +13,13 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 
 __all__ = [
     "Adapted",
+    "AnyRun",
     "Cached",
     "ExampleBatches",
     "RowBatches",
+    "Run",
     "RunConfig",
+    "RunSettings",
     "StartConfig",
     "TokenBatches",
     "TokenizerConfig",
@@ -125,6 +128,16 @@ class TrainingConfig(Configuration, group="training"):
     seed: Amount = 1  # seed of initialization, dropout and data order
     mode: Literal["jit", "pmap"] = "jit"  # transformation that compiles the step
 
+    @property
+    def row_unit(self) -> int:
+        """Returns the divisor of the rows of every batch."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> str:
+        """Returns the size of a batch, for messages."""
+        raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenBatches(TrainingConfig):
@@ -199,6 +212,41 @@ class RowBatches(ExampleBatches):
         return f"{self.batch_size} x {plural(self.sequence_length, 'token')}"
 
 
+@runtime_checkable
+class RunSettings(Protocol):
+    """The settings of a run of any kind, also of one that is not trained in steps."""
+
+    recipe: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> Any:
+        """The configuration of the model."""
+
+    @property
+    def data(self) -> Any:
+        """The source of the examples."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """A :class:`TokenizerConfig`; None if the run reads no text."""
+
+    @property
+    def distributed(self) -> DistributedConfig:
+        """Settings of the processes."""
+
+    @property
+    def output(self) -> str | None:
+        """The run directory."""
+
+    @property
+    def overwrite(self) -> bool:
+        """Returns whether to delete an existing run."""
+
+
+AnyRun = TypeVar("AnyRun", bound=RunSettings)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trained(Configuration):
     """The settings of a run in steps; recipes narrow ``model``, ``data`` and ``training``."""
@@ -215,6 +263,52 @@ class Trained(Configuration):
     overwrite: bool = False  # delete an existing run
 
     recipe: ClassVar[str]  # name of the recipe of these settings, stored in config.json
+
+    @property
+    def length_limit(self) -> tuple[str, int]:
+        """Returns the setting that limits the tokens of a text, and its value.
+
+        This is ``training.sequence_length`` if the batches have it; otherwise only the positions of
+        the model limit a text.
+        """
+        if (length := getattr(self.training, "sequence_length", None)) is not None:
+            return "training.sequence_length", length
+        return "model.positions.max_length", self.model.max_length
+
+    @property
+    def batch_tokens(self) -> int:
+        """Returns the maximum number of tokens per batch."""
+        assert isinstance(self.training, TokenBatches | RowBatches)
+        return self.training.tokens
+
+    @property
+    def planned_tokenizer(self) -> TokenizerConfig:
+        """Returns the settings of the tokenizer with the tokens that the run will add to it."""
+        return self.tokenizer
+
+    def with_derived(self: "Run", learned: Any) -> "Run":
+        """Returns the run with values for settings that are None, which its task derived from data.
+
+        Args:
+            learned: The settings of the task.
+        """
+        own, derived = (getattr(one, "evaluation", None) for one in (self, learned))
+        if own is None or derived is None or type(own) is not type(derived):
+            return self
+        values = {
+            field.name: getattr(derived, field.name)
+            for field in dataclasses.fields(own)
+            if getattr(own, field.name) is None
+        }
+        changed: Any = {"evaluation": dataclasses.replace(own, **values)}
+        return dataclasses.replace(self, **changed)
+
+    def without_derived(self: "Run") -> "Run":
+        """Returns the run without settings that were derived from its data, for other data."""
+        return self
+
+
+Run = TypeVar("Run", bound=Trained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +331,7 @@ class Cached(Configuration):
     cache: str | None = None
 
 
-def start_config(run: Any) -> StartConfig:
+def start_config(run: RunSettings) -> StartConfig:
     """Returns the settings of a run's start; n-gram models have no start."""
     for own in (getattr(run, "task", None), run):
         if isinstance(own, StartConfig):

@@ -1,31 +1,29 @@
-"""Settings derived from the data, if they are None."""
+"""Settings derived from the data or the device, if they are None."""
 
 import collections
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Literal
 
 from transformer_jax.data.words import blank_words
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig
+from transformer_jax.recipes.settings import AnyRun, Run
 from transformer_jax.training.settings import num_warmup_steps
-
-if TYPE_CHECKING:
-    from transformer_jax.training.task import Task
 
 __all__ = [
     "changed_settings",
+    "dtype_of",
     "epochs_for",
-    "from_size",
-    "from_task",
+    "for_device",
     "vocabulary_for",
     "with_defaults",
+    "with_dtype",
+    "with_step_intervals",
     "without_attention_dropout",
 ]
-
-Run = TypeVar("Run")
 
 VOCABULARY = 8000  # maximum size of a vocabulary chosen by the text
 
@@ -72,11 +70,11 @@ def epochs_for(steps_per_epoch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS / steps_per_epoch)))
 
 
-def from_size(run: Any, steps_per_epoch: int) -> Any:
+def with_step_intervals(run: Run, steps_per_epoch: int) -> Run:
     """Returns the run with values for settings that are None: epochs, warmup, intervals.
 
     Args:
-        run: The settings of a run of any family.
+        run: The settings.
         steps_per_epoch: Steps per epoch on its data.
     """
     training, schedule = run.training, run.optimizer.schedule
@@ -93,26 +91,7 @@ def from_size(run: Any, steps_per_epoch: int) -> Any:
     )
 
 
-def from_task(run: Any, task: "Task") -> Any:
-    """Returns the run with evaluation settings that are None derived from the data by its task.
-
-    Args:
-        run: The settings of a run of any family.
-        task: The task, with complete settings.
-    """
-    learned: Any = getattr(task.settings, "evaluation", None)
-    own = getattr(run, "evaluation", None)
-    if own is None or type(own) is not type(learned):
-        return run
-    values = {
-        field.name: getattr(learned, field.name)
-        for field in dataclasses.fields(own)
-        if getattr(own, field.name) is None
-    }
-    return dataclasses.replace(run, evaluation=dataclasses.replace(own, **values))
-
-
-def changed_settings(before: Any, after: Any) -> str:
+def changed_settings(before: Run, after: Run) -> str:
     """Returns the settings derived from the data, as ``setting value`` pairs; may be empty."""
     names = (
         "training.epochs",
@@ -167,17 +146,64 @@ def with_defaults(
 
 
 def _with_defaults(run: Run) -> Run:
-    settings: Any = run
-    if not isinstance(settings.model, ModelConfig):
-        return run  # an n-gram model has no such settings
-    compute = dataclasses.replace(settings.model.compute, dtype="auto")
-    vocab = 0 if settings.tokenizer is None else settings.tokenizer.vocab_size or VOCABULARY
-    model = dataclasses.replace(settings.model, vocab_size=vocab, compute=compute)
-    completed: Run = dataclasses.replace(settings, model=model)
-    return completed
+    compute = dataclasses.replace(run.model.compute, dtype="auto")
+    vocab = 0 if run.tokenizer is None else run.tokenizer.vocab_size or VOCABULARY
+    model = dataclasses.replace(run.model, vocab_size=vocab, compute=compute)
+    return dataclasses.replace(run, model=model)
 
 
 def without_attention_dropout(config: TransformerConfig) -> TransformerConfig:
     """Returns the model without attention dropout, which fused kernels do not support."""
     attention = dataclasses.replace(config.attention, dropout=0.0)
     return dataclasses.replace(config, attention=attention)
+
+
+def for_device(run: AnyRun, device: Any) -> AnyRun:
+    """Returns the run with unset settings chosen by the kind of device.
+
+    These are the compute dtype (:func:`with_dtype`), and ``training.pad_to_multiple_of``: fused
+    kernels need multiples of 128 on TPUs, and are fastest at multiples of 64 on GPUs.
+
+    Args:
+        run: A run of any family.
+        device: One of the devices of the run.
+    """
+    run = with_dtype(run, device)
+    training: Any = getattr(run, "training", None)
+    if device.platform == "cpu" or getattr(training, "pad_to_multiple_of", 0) is not None:
+        return run
+    unit = 128 if device.platform == "tpu" else 64
+    changed: Any = {"training": dataclasses.replace(training, pad_to_multiple_of=unit)}
+    return dataclasses.replace(run, **changed)
+
+
+def with_dtype(run: AnyRun, device: Any) -> AnyRun:
+    """Returns the run with the compute dtype of a device (:func:`dtype_of`) in place of ``auto``.
+
+    Args:
+        run: A run of any family.
+        device: One of the devices of the run.
+    """
+    model = run.model
+    if not isinstance(model, ModelConfig) or model.compute.dtype != "auto":
+        return run
+    compute = dataclasses.replace(model.compute, dtype=dtype_of(device))
+    changed: Any = {"model": dataclasses.replace(model, compute=compute)}
+    return dataclasses.replace(run, **changed)
+
+
+def dtype_of(device: Any) -> Literal["float32", "bfloat16"]:
+    """Returns the default compute dtype of a device.
+
+    bfloat16 on TPUs and on GPUs of compute capability 8.0 (Ampere) or later, whose matrix units are
+    several times faster in it; float32 on CPUs and on earlier GPUs, which emulate bfloat16.
+
+    Example:
+        >>> import jax
+        >>> dtype_of(jax.devices("cpu")[0])
+        'float32'
+    """
+    capability = getattr(device, "compute_capability", None) or "8.0"
+    # AMD's names, such as gfx90a, are not numbers.
+    early = capability.replace(".", "").isdecimal() and float(capability) < 8.0
+    return "float32" if device.platform == "cpu" or early else "bfloat16"

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
@@ -13,7 +13,7 @@ from transformer_jax.data.speech.recordings import SpeechData
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.models.config import FeatureConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
     beam_search,
@@ -22,11 +22,20 @@ from transformer_jax.recipes.scored_texts import (
     write_lines,
 )
 from transformer_jax.recipes.settings import TokenizerConfig
-from transformer_jax.recipes.translation import RecurrentRun, RecurrentTranslation, Run, Translation
+from transformer_jax.recipes.translation import (
+    RecurrentRun,
+    RecurrentTranslation,
+    Run,
+    Translation,
+    check_words,
+)
 
 if TYPE_CHECKING:
+    from transformer_jax.data.speech.recordings import SpeechSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -39,6 +48,23 @@ class SpeechRun(Run):
 
     data: SpeechData = SpeechData()  # type: ignore[assignment]
 
+    def with_derived(self: "AnySpeechRun", learned: Any) -> "AnySpeechRun":
+        """Returns the run with the normalization of its features too, if it had none."""
+        run = super().with_derived(learned)
+        if run.data.normalization.mean or learned is None:
+            return run
+        data = dataclasses.replace(run.data, normalization=learned.data.normalization)
+        return dataclasses.replace(run, data=data)
+
+    def without_derived(self: "AnySpeechRun") -> "AnySpeechRun":
+        """Returns the run without the normalization, which is computed from the recordings."""
+        return dataclasses.replace(
+            self, data=dataclasses.replace(self.data, normalization=Normalization())
+        )
+
+
+AnySpeechRun = TypeVar("AnySpeechRun", bound=SpeechRun)
+
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentSpeechRun(SpeechRun, RecurrentRun):
@@ -48,7 +74,7 @@ class RecurrentSpeechRun(SpeechRun, RecurrentRun):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateRecognizer(SearchFlags):
+class EvaluateRecognizer(SearchFlags):  # type: ignore[misc]
     """Print error rates and sacreBLEU of the transcripts of recordings."""
 
     manifest: Annotated[str | None, Flag(also=("data.test",))] = None
@@ -60,7 +86,7 @@ class EvaluateRecognizer(SearchFlags):
     """Ignore case, as stated in the signature."""
 
 
-class Speech(Recipe):
+class Speech(Recipe[SpeechRun, "SpeechSplits"]):
     """A Transformer, trained on recordings with their texts."""
 
     name = "speech"
@@ -91,51 +117,37 @@ class Speech(Recipe):
         fields |= {"tokenizer": TokenizerConfig("characters", vocab_size=None)}
         return self.config(**fields)
 
-    def check(self, run: Any, start: Any) -> None:
-        """Refuses a tokenizer of metrics whose package is not installed."""
-        self.like.check(run, start)
-
-    def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the maximum length of recordings and texts."""
-        return "data.read.max_length", run.data.read.max_length
-
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: SpeechRun) -> "SpeechSplits":
         """Returns the recordings."""
         from transformer_jax.data.speech.recordings import load_recordings
 
         return load_recordings(run.data)
 
-    def with_data(self, run: Any, data: Any, named: Any, start: Any) -> Any:
+    def check(self, run: SpeechRun, given: "Given[SpeechRun]") -> None:
+        """Refuses a tokenizer of metrics whose package is not installed."""
+        check_words(run)
+
+    def prepare(
+        self, run: SpeechRun, start: "Start | None", given: "Given[SpeechRun]"
+    ) -> "Prepared[SpeechRun, SpeechSplits]":
         """Returns the run with the number of features per frame of the recordings.
 
         Raises:
-            ConfigError: The user set a different number, or a normalization of a different size.
+            ConfigError: Settings do not match each other or the recordings.
             DataError: No recording can be read.
         """
-        with show_progress("reading the first recording"):
-            width = data.train.first_width(run.data.audio)
-        num_features, default = run.model.features.num_features, named.model.features.num_features
-        if num_features not in (default, width):
-            raise ConfigError(
-                f"model.features.num_features is {num_features}, but {data.train.title(0)} has "
-                f"frames of {width}: leave it out, to take it from the recordings"
-            )
-        known = len(run.data.normalization.mean)
-        if known not in (0, width):
-            raise ConfigError(
-                f"data.normalization.mean has {known} numbers, but {data.train.title(0)} has "
-                f"frames of {width}: leave it out, to take it from the recordings"
-            )
-        features = dataclasses.replace(run.model.features, num_features=width)
-        return dataclasses.replace(run, model=dataclasses.replace(run.model, features=features))
+        from transformer_jax.recipes.checks import validated
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the texts of the training recordings."""
-        texts: Iterable[str] = data.train.texts
-        return texts
+        run = validated(run, start, given)
+        data = self.data(run)
+        return Prepared(_with_features(run, data, given), data, lambda: data.train.texts)
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self,
+        run: SpeechRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: "SpeechSplits",
     ) -> "Task":
         """Returns the task of speech recognition, which computes a missing normalization."""
         from transformer_jax.recipes.tasks.speech_task import SpeechDataSettings, speech_recognition
@@ -150,19 +162,6 @@ class Speech(Recipe):
             evaluation=run.evaluation,
             cache=directory.path / "store",
         )
-
-    def with_task(self, run: Any, task: "Task") -> Any:
-        """Returns the run with the normalization of its features, if it had none."""
-        run, settings = super().with_task(run, task), cast("SpeechRun | None", task.settings)
-        if run.data.normalization.mean or settings is None:
-            return run
-        data = dataclasses.replace(run.data, normalization=settings.data.normalization)
-        return dataclasses.replace(run, data=data)
-
-    def reset_derived(self, run: Any) -> Any:
-        """Returns the run without the normalization, which is computed from the recordings."""
-        data = dataclasses.replace(run.data, normalization=Normalization())
-        return dataclasses.replace(run, data=data)
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics of transcripts of the recordings in a manifest."""
@@ -215,3 +214,28 @@ class RecurrentSpeech(Speech):
     title = "a recurrent speech recognizer"
     config: ClassVar[type] = RecurrentSpeechRun
     like = RecurrentTranslation()
+
+
+def _with_features(run: SpeechRun, data: "SpeechSplits", given: "Given[SpeechRun]") -> SpeechRun:
+    """Returns the run with the number of features per frame of the recordings.
+
+    Raises:
+        ConfigError: The user set a different number, or a normalization of a different size.
+        DataError: No recording can be read.
+    """
+    with show_progress("reading the first recording"):
+        width = data.train.first_width(run.data.audio)
+    num_features, default = run.model.features.num_features, given.named.model.features.num_features
+    if num_features not in (default, width):
+        raise ConfigError(
+            f"model.features.num_features is {num_features}, but {data.train.title(0)} has "
+            f"frames of {width}: leave it out, to take it from the recordings"
+        )
+    known = len(run.data.normalization.mean)
+    if known not in (0, width):
+        raise ConfigError(
+            f"data.normalization.mean has {known} numbers, but {data.train.title(0)} has "
+            f"frames of {width}: leave it out, to take it from the recordings"
+        )
+    features = dataclasses.replace(run.model.features, num_features=width)
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, features=features))

@@ -5,12 +5,12 @@ import functools
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from transformer_jax.core.config_fields import Flag
-from transformer_jax.data.summaries import SummaryData, load_summaries
+from transformer_jax.data.summaries import SummaryData, SummarySplits, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
 from transformer_jax.evaluation.words import Tokenize
 from transformer_jax.recipes.languages import check_default
 from transformer_jax.recipes.read_flags import FieldsFlag, with_read_flags
-from transformer_jax.recipes.recipe import Named
+from transformer_jax.recipes.recipe import Named, Prepared
 from transformer_jax.recipes.scored_texts import (
     SearchFlags,
     beam_search,
@@ -21,12 +21,19 @@ from transformer_jax.recipes.scored_texts import (
 from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.settings import SummaryEvaluation
-from transformer_jax.recipes.translation import Run, Translation, note_prefix
+from transformer_jax.recipes.translation import (
+    Run,
+    TextToText,
+    Translation,
+    with_encoder_decoder,
+)
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -42,7 +49,7 @@ class SummarizationRun(Run):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSummaries(SearchFlags, FieldsFlag):
+class EvaluateSummaries(SearchFlags, FieldsFlag):  # type: ignore[misc]
     """Print ROUGE of the summaries of a file."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
@@ -52,7 +59,7 @@ class EvaluateSummaries(SearchFlags, FieldsFlag):
     on the script of the references."""
 
 
-class Summarization(Translation):
+class Summarization(TextToText[SummarizationRun, SummarySplits]):
     """An encoder-decoder, trained on texts with summaries: translation into fewer words."""
 
     name = "summarization"
@@ -83,26 +90,39 @@ class Summarization(Translation):
         about = "Summaries of texts, by a pre-trained encoder-decoder (--init-from) or a small one."
         return with_defaults({"summarize": (about, summarize)})
 
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Refuses to start without the package for ROUGE; logs the prefixes of a start."""
-        check_installed()
-        note_prefix(run, start)
-        if start is not None:
-            remedy = "give it a direction, src_lang and tgt_lang in tokenizer_config.json"
-            check_default(start.tokenizer.languages, run.init_from, remedy)
-        return run
-
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: SummarizationRun) -> SummarySplits:
         """Returns the texts and summaries."""
         return load_summaries(run.data)
 
-    def training_texts(self, data: Any) -> list[str]:
-        """Returns every text once, and all summaries."""
-        pairs = data.train.pairs(every=True)
-        return [*dict.fromkeys(pairs.sources), *pairs.targets]
+    def prepare(
+        self,
+        run: SummarizationRun,
+        start: "Start | None",
+        given: "Given[SummarizationRun]",
+    ) -> Prepared[SummarizationRun, SummarySplits]:
+        """Returns a run whose tokenizer is trained on every text once, and on all summaries."""
+        from transformer_jax.recipes.checks import validated
 
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+        run = with_encoder_decoder(run, start, given)
+        check_installed()
+        if start is not None:
+            remedy = "give it a direction, src_lang and tgt_lang in tokenizer_config.json"
+            check_default(start.tokenizer.languages, run.init_from, remedy)
+        run = validated(run, start, given)
+        data = self.data(run)
+
+        def texts() -> list[str]:
+            pairs, prefix = data.train.pairs(every=True), run.data.read.source_prefix
+            return [*dict.fromkeys(pairs.sources), *pairs.targets, *[prefix] * bool(prefix)]
+
+        return Prepared(run, data, texts)
+
+    def task(
+        self,
+        run: SummarizationRun,
+        directory: "RunDirectory",
+        tokenizer: "Tokenizer",
+        data: SummarySplits,
     ) -> "Task":
         """Returns the task of summarization."""
         from transformer_jax.recipes.tasks.summarization_task import summarization

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.task_progress import log
@@ -11,6 +11,7 @@ from transformer_jax.data.sources import (
     LanguageSettings,
     PairData,
     ReadOptions,
+    Splits,
     load_splits,
     with_languages,
 )
@@ -28,7 +29,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.recipes.languages import with_directions, with_tags
-from transformer_jax.recipes.recipe import Named, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.directions import sampled_texts
@@ -39,7 +40,9 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
-    from transformer_jax.recipes.parts import BatchShapes, Parts
+    from transformer_jax.recipes.explicit_settings import Given
+    from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
+    from transformer_jax.recipes.start import Start
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -48,8 +51,12 @@ __all__ = [
     "RecurrentTranslation",
     "Run",
     "SmoothedTraining",
+    "TextToText",
     "Translation",
-    "note_prefix",
+    "check_words",
+    "extension_texts",
+    "tokenizer_texts",
+    "with_encoder_decoder",
 ]
 
 
@@ -71,6 +78,11 @@ class Run(Adapted, RunConfig):
 
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
+    @property
+    def length_limit(self) -> tuple[str, int]:
+        """Returns the maximum length of both sides."""
+        return "data.read.max_length", self.data.read.max_length
+
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentRun(Run):
@@ -79,18 +91,44 @@ class RecurrentRun(Run):
     model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
 
 
-class Translation(Recipe):
+PairRun = TypeVar("PairRun", bound=Run)
+Texts = TypeVar("Texts")
+
+
+class TextToText(Recipe[PairRun, Texts]):
+    """An encoder-decoder that is trained on texts and writes texts."""
+
+    family = "encoder-decoder"
+    starts: ClassVar[tuple[str, ...]] = ("encoder-decoder", *ENCODERS)
+    keeps_publication = True
+    has_plan = True
+    decoding = "search"
+
+    def check(self, run: PairRun, given: "Given[PairRun]") -> None:
+        """Refuses a tokenizer of metrics whose package is not installed."""
+        check_words(run)
+
+    def plan_inputs(self, run: PairRun, batch: "BatchShapes") -> "PlanInputs":
+        """Returns what training and evaluation are made of."""
+        from transformer_jax.recipes.plan_inputs import pair_inputs
+
+        return pair_inputs(run, batch, run.training.label_smoothing)
+
+    def predictor(self, facts: "Facts") -> Any:
+        """Returns a function from texts to texts."""
+        from transformer_jax.inference.generation import TranslationPredictor
+        from transformer_jax.inference.pretrained import Pretrained
+
+        return TranslationPredictor(Pretrained.load(facts))
+
+
+class Translation(TextToText[Run, Splits]):
     """A Transformer, trained on sentence pairs."""
 
     name = "translation"
     title = "a translator"
     config: ClassVar[type] = Run
-    family = "encoder-decoder"
-    starts: ClassVar[tuple[str, ...]] = ("encoder-decoder", *ENCODERS)
     metrics: ClassVar[tuple[str, ...]] = ("sacrebleu",)
-    keeps_publication = True
-    has_plan = True
-    decoding = "search"
     evaluation: ClassVar[type] = EvaluateTranslator
 
     @functools.cached_property
@@ -98,63 +136,30 @@ class Translation(Recipe):
         """The named runs."""
         return with_defaults(_NAMED)
 
-    def start_model(self, run: Any, start: Any) -> Any:
-        """Returns the model of the start; an encoder gets a decoder of the same kind."""
-        has_decoder = start.family not in ENCODERS
-        parts = (
-            "all of it is loaded" if has_decoder else "the encoder is loaded, the decoder is new"
-        )
-        log(f"{run.init_from} is {start.name}: {parts}")
-        if has_decoder:
-            return None
-        plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
-        layers = run.model.decoder_layers
-        return dataclasses.replace(start.model, decoder_layers=layers, head=plain)
-
-    def prepare(self, run: Any, named: Any, start: Any) -> Any:
-        """Returns the run with the languages of its files; logs the prefixes of a start."""
-        note_prefix(run, start)
-        return with_directions(dataclasses.replace(run, data=with_languages(run.data)), start)
-
-    def check(self, run: Any, start: Any) -> None:
-        """Refuses a tokenizer of metrics whose package is not installed."""
-        if run.evaluation.tokenize not in (None, "latin"):
-            check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
-
-    def length_limit(self, run: Any) -> tuple[str, int]:
-        """Returns the maximum length of both sides."""
-        return "data.read.max_length", run.data.read.max_length
-
-    def open_data(self, run: Any) -> Any:
+    def data(self, run: Run) -> Splits:
         """Returns the sentence pairs."""
         return load_splits(run.data)
 
-    def tokenizer_texts(self, run: Any, data: Any) -> Iterable[str]:
-        """Returns the texts of both sides, and the prefix of sources."""
-        prefix = run.data.read.source_prefix
-        return [*self.training_texts(data), *[prefix] * bool(prefix)]
+    def prepare(
+        self, run: Run, start: "Start | None", given: "Given[Run]"
+    ) -> Prepared[Run, Splits]:
+        """Returns the run with the languages of its files, whose tags join its tokenizer."""
+        from transformer_jax.recipes.checks import validated
 
-    def training_texts(self, data: Any) -> list[str]:
-        """Returns the training texts of both sides; for named pairs, sampled by language."""
-        if data.train.directions is not None:
-            return sampled_texts(data.train, data.languages.tokenizer_temperature)
-        return [*data.train.sources, *data.train.targets]
+        run = with_encoder_decoder(run, start, given)
+        run = with_directions(dataclasses.replace(run, data=with_languages(run.data)), start)
+        run = validated(run, start, given)
+        data = self.data(run)
+        return Prepared(
+            run,
+            data,
+            texts=lambda: tokenizer_texts(run, data),
+            extension=lambda: extension_texts(run, data, start),
+            complete=lambda tokenizer: with_tags(run.data, tokenizer),
+        )
 
-    def extension_texts(self, run: Any, data: Any, start: Any) -> Iterable[str]:
-        """Returns the texts of languages that the start does not know, or all if there are none."""
-        known = None if start is None else start.tokenizer.languages
-        if known is None or data.train.directions is None:
-            return self.tokenizer_texts(run, data)
-        temperature = data.languages.tokenizer_temperature
-        new = sampled_texts(data.train, temperature, without=known.languages)
-        return new or self.tokenizer_texts(run, data)
-
-    def complete_tokenizer(self, run: Any, tokenizer: "Tokenizer") -> "Tokenizer":
-        """Returns the tokenizer with the languages of named pairs."""
-        return with_tags(run, tokenizer)
-
-    def make_task(
-        self, run: Any, directory: "RunDirectory", tokenizer: "Tokenizer", data: Any
+    def task(
+        self, run: Run, directory: "RunDirectory", tokenizer: "Tokenizer", data: Splits
     ) -> "Task":
         """Returns the task of translation."""
         from transformer_jax.recipes.tasks.translation_task import translation
@@ -174,19 +179,6 @@ class Translation(Recipe):
         """Prints the metrics of translations of a file."""
         return evaluate_translator(request, facts)
 
-    def planned_parts(self, run: Any, batch: "BatchShapes") -> "Parts":
-        """Returns what training and evaluation are made of."""
-        from transformer_jax.recipes.parts import pair_parts
-
-        return pair_parts(run, batch, run.training.label_smoothing)
-
-    def predictor(self, facts: "Facts") -> Any:
-        """Returns a function from sentences to translations."""
-        from transformer_jax.inference.generation import TranslationPredictor
-        from transformer_jax.inference.pretrained import Pretrained
-
-        return TranslationPredictor(Pretrained.load(facts))
-
 
 class RecurrentTranslation(Translation):
     """A recurrent encoder-decoder, trained on sentence pairs."""
@@ -202,9 +194,25 @@ class RecurrentTranslation(Translation):
         return with_defaults(_RECURRENT)
 
 
-def note_prefix(run: Run, start: Any) -> None:
+def with_encoder_decoder(run: PairRun, start: "Start | None", given: "Given[PairRun]") -> PairRun:
+    """Returns the run with the model of its start; an encoder gets a decoder of the same kind."""
+    if start is None:
+        return run
+    if start.family in ENCODERS:
+        log(f"{run.init_from} is {start.name}: the encoder is loaded, the decoder is new")
+        plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
+        layers = run.model.decoder_layers
+        both = dataclasses.replace(start.model, decoder_layers=layers, head=plain)
+        return start.adapt(run, given, both)
+    log(f"{run.init_from} is {start.name}: all of it is loaded")
+    run = start.adapt(run, given)
+    _note_prefix(run, start)
+    return run
+
+
+def _note_prefix(run: Run, start: "Start") -> None:
     """Logs the task prefixes of a published model, if the run has no prefix."""
-    if start is None or start.family != "encoder-decoder" or run.data.read.source_prefix:
+    if start.family != "encoder-decoder" or run.data.read.source_prefix:
         return
     published = start.facts.record.get("published") or {}
     tasks = (published.get("fields") or {}).get("task_specific_params")
@@ -219,6 +227,35 @@ def note_prefix(run: Run, start: Any) -> None:
             f"--data.read.source-prefix, such as "
             f"{', '.join(f'{prefix!r} ({name})' for prefix, name in named.items())}"
         )
+
+
+def check_words(run: Run) -> None:
+    """Refuses a tokenizer of metrics whose package is not installed."""
+    if run.evaluation.tokenize not in (None, "latin"):
+        check_tokenize(run.evaluation.tokenize, "evaluation.tokenize")
+
+
+def tokenizer_texts(run: Run, data: Splits) -> list[str]:
+    """Returns the training texts of both sides, and the prefix of sources.
+
+    Texts of named pairs are sampled by language.
+    """
+    prefix = run.data.read.source_prefix
+    if data.train.directions is None:
+        texts = [*data.train.sources, *data.train.targets]
+    else:
+        texts = sampled_texts(data.train, data.languages.tokenizer_temperature)
+    return [*texts, *[prefix] * bool(prefix)]
+
+
+def extension_texts(run: Run, data: Splits, start: "Start | None") -> list[str]:
+    """Returns the texts of languages that the start does not know, or all if there are none."""
+    known = None if start is None else start.tokenizer.languages
+    if known is None or data.train.directions is None:
+        return tokenizer_texts(run, data)
+    temperature = data.languages.tokenizer_temperature
+    new = sampled_texts(data.train, temperature, without=known.languages)
+    return new or tokenizer_texts(run, data)
 
 
 def _recurrent(**model: Any) -> RecurrentRun:

@@ -20,6 +20,7 @@ from transformer_jax.recipes.scored_texts import (
     required,
     write_lines,
 )
+from transformer_jax.recipes.settings import RunConfig
 
 if TYPE_CHECKING:
     from transformer_jax.inference.facts import Facts
@@ -28,7 +29,7 @@ __all__ = ["EvaluateTranslator", "evaluate_translator", "pairs_of"]
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags, ColumnFlags):
+class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags, ColumnFlags):  # type: ignore[misc]
     """Print sacreBLEU and chrF of translations of a file, or of several directions."""
 
     source: Annotated[str | None, Flag(also=("data.source",))] = None
@@ -145,7 +146,7 @@ def pairs_of(request: Any, facts: "Facts") -> dict[str, Pairs]:
     return {"": Pairs(sources, targets, name, directions=named)}
 
 
-def _with_test_files(request: Any, run: Any) -> Any:
+def _with_test_files(request: Any, run: RunConfig) -> Any:
     """Returns the flags with the test files of the run, if they name no files."""
     from transformer_jax.data.sources import Files
 

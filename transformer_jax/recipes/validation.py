@@ -3,11 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.recipes.read_flags import RowFlags
+from transformer_jax.recipes.settings import Trained
+
+if TYPE_CHECKING:
+    from transformer_jax.runs.run_directory import RunDirectory
+    from transformer_jax.training.task import Task
+    from transformer_jax.training.validation import Validated
 
 __all__ = ["ValidationFlags", "answer_scores", "plain_scores", "print_scores", "validate"]
 
@@ -22,8 +28,12 @@ class ValidationFlags(RowFlags):
 
 
 def validate(
-    request: Any, run: Any, directory: Any, task: Any, beside: Mapping[str, Any] | None = None
-) -> Any:
+    request: Any,
+    run: Trained,
+    directory: "RunDirectory",
+    task: "Task",
+    beside: Mapping[str, Any] | None = None,
+) -> "Validated":
     """Returns the metrics of a checkpoint on the validation data of a task, and the model.
 
     Args:
@@ -56,13 +66,13 @@ def validate(
     )
 
 
-def plain_scores(validated: Any) -> dict[str, Any]:
+def plain_scores(validated: "Validated") -> dict[str, Any]:
     """Returns the step and the metrics, without the name of the data."""
     scores = {name.removeprefix("valid_"): value for name, value in validated.scores.items()}
     return {"step": validated.step, **scores}
 
 
-def answer_scores(task: Any, validated: Any) -> dict[str, Any]:
+def answer_scores(task: "Task", validated: "Validated") -> dict[str, Any]:
     """Returns the metrics of conversations, with perplexity and number of tokens."""
     scores, data = plain_scores(validated), task.valid["valid"]
     scores["perplexity"] = math.exp(min(scores["loss"], 700.0))

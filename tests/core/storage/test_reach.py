@@ -12,6 +12,7 @@ from transformer_jax.core.storage.objects import Objects
 from transformer_jax.core.storage.reach import check_buckets, remember_buckets
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import driver
+from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.runs.run_directory import RunDirectory, describe_run
 
@@ -62,11 +63,11 @@ def test_an_allowed_bucket_is_remembered(machine, monkeypatch):
 def test_a_bucket_that_a_command_named_is_known(machine, monkeypatch):
     """The command fails later, since no server answers."""
     directory = RunDirectory(written(machine / "run", text=THEIRS))
-    monkeypatch.setattr(driver, "_prepared", lambda *_: 1 / 0)
+    monkeypatch.setattr(driver.checks, "check_rows", lambda *_: 1 / 0)
     named = get_recipe("language_model").runs["char-cpu"][1]
     data = dataclasses.replace(named.data, text="s3://theirs/other.txt")
     with pytest.raises(ZeroDivisionError):
-        driver.begin(dataclasses.replace(named, data=data), named)
+        driver.create_run(dataclasses.replace(named, data=data), Given(named))
     monkeypatch.setattr(reach, "_now", set())
     driver.read(directory)
 

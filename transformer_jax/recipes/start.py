@@ -1,15 +1,16 @@
 """Starts of runs: the model, tokenizer and parameters of another run or a published model.
 
-A training program uses a start in four steps:
+A run that starts from another model goes through these steps:
 
-1. Its settings, or the ``task`` among them, derive from :class:`.StartConfig`.
-2. When a run begins, ``start = load_pretrained(path, families)`` loads the start,
-   ``run = start.settings(run, named)`` adopts its model, and ``start.tokenizer`` is the tokenizer.
-3. ``check_layers(run, start)`` refuses layers that the model does not have
+1. Its settings, or the ``task`` among them, derive from :class:`.StartConfig`; its recipe names the
+   families that it can start from.
+2. :func:`transformer_jax.recipes.driver.create_run` loads the start, and the recipe's ``prepare``
+   adopts its model, ``run = start.adapt(run, given)``.
+3. ``validated`` (:mod:`transformer_jax.recipes.checks`) refuses layers that the model does not
+   have.
+4. The driver adds to the task, unless the recipe did, the partition that selects the trained
+   parameters, and the function that computes the parameters at step 0
    (:mod:`transformer_jax.recipes.freezing`).
-4. ``partition=partition_for(run, tokenizer)`` of the ``Task`` selects the trained parameters, and
-   ``initial=initial_of(run, families, tokenizer) or task.initial`` computes the parameters at step
-   0. Without a start, a task has its own ``initial`` if word vectors are requested.
 
 The start is not needed afterwards: checkpoints store trained parameters, the run stores frozen
 parameters once, and has its own ``config.json`` and ``tokenizer.json``.
@@ -18,7 +19,7 @@ parameters once, and has its own ``config.json`` and ``tokenizer.json``.
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,19 +30,15 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, command, p
 from transformer_jax.core.task_progress import log
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.inference.facts import ENCODERS, Facts
-from transformer_jax.inference.pretrained import read_facts
+from transformer_jax.inference.facts import Facts
 from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.image_positions import image_positions, resized_positions
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
-from transformer_jax.recipes.checks import check_room
-from transformer_jax.recipes.given import was_given, with_normalization
-from transformer_jax.recipes.settings import start_config
+from transformer_jax.recipes.explicit_settings import Given, with_given, with_normalization
+from transformer_jax.recipes.settings import Run, Trained, start_config
 from transformer_jax.runs.config_guard import leaves
 
-__all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_given", "with_new_rows"]
-
-StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
+__all__ = ["Start", "parameter_shapes", "with_new_rows"]
 
 # Parameters with a row for each token; the last ones are for recurrent translators.
 _BY_TOKEN = {
@@ -66,7 +63,7 @@ _WANTED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Initial:
+class Start:
     """A trained model whose parameters initialize another run, matched by name.
 
     Attributes:
@@ -78,6 +75,26 @@ class Initial:
     facts: Facts
     model: Any  # a TransformerConfig, or a RecurrentConfig
     family: str
+
+    @classmethod
+    def of(cls, facts: Facts, families: Sequence[str], path: str) -> "Start":
+        """Returns a model as a start.
+
+        Args:
+            facts: Facts of the model.
+            families: Those that the run can start from.
+            path: The folder, for messages.
+
+        Raises:
+            ConfigError: The model is of another family; the message names the allowed ones.
+        """
+        model, family = facts.config, facts.kind
+        if isinstance(model, RecurrentConfig) and family == "encoder-decoder":
+            family = "recurrent"
+        if family not in families or model is None:
+            wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
+            raise ConfigError(f"{path}: the run of {_name(facts, family)}, not of {wanted}")
+        return cls(facts, model, family)
 
     @property
     def name(self) -> str:
@@ -98,25 +115,24 @@ class Initial:
         """
         return self.facts.tokenizer
 
-    def settings(
-        self, run: StartedRun, named: StartedRun, base: ModelConfig | None = None
-    ) -> StartedRun:
-        """Returns the run with the model of the start, changed by given settings.
+    def adapt(self, run: Run, given: Given[Run], base: ModelConfig | None = None) -> Run:
+        """Returns the run with the model and the text of the start, changed by given settings.
 
         Args:
             run: The settings of a run.
-            named: The settings before flags changed them; settings that differ were given.
+            given: What the command gave.
             base: The model that given settings change; None is the model of the start.
 
         Raises:
-            ConfigError: A setting changes sizes, the run has its own tokenizer or lower-cases text
-                for a cased model, or the model is too large for the devices.
+            ConfigError: A setting changes sizes, or the run has its own tokenizer or lower-cases
+                text for a cased model.
         """
-        own = start_config(run)
+        own, named = start_config(run), given.named
         flag = f"{own.prefix}init_from"
         if run.tokenizer is not None:
             self._check_text(run, named, own.init_from, flag)
         base = self.model if base is None else base
+        model: Any
         # The configuration of a run with the same start includes the settings given then.
         if own.init_from == start_config(named).init_from:
             vocabulary = base.vocab_size, base.decoder_vocab_size  # which may grow again
@@ -124,24 +140,22 @@ class Initial:
                 run.model, vocab_size=vocabulary[0], decoder_vocab_size=vocabulary[1]
             )
         else:
-            model = with_given(base, run.model, named.model)
+            model = with_given(base, run.model, named.model, given)
         self._check_sizes(base, model, flag)
         # Compute settings depend on this machine, not on the other run.
-        model = dataclasses.replace(model, compute=run.model.compute)
-        run = dataclasses.replace(run, model=model)
-        if run.tokenizer is not None:
-            read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
-            run = dataclasses.replace(
-                run,
-                # Use the tokenizer of the start; a configuration may name the file of another.
-                tokenizer=dataclasses.replace(run.tokenizer, path=None),
-                data=dataclasses.replace(run.data, read=read),
-            )
-            run = with_normalization(run, self.tokenizer.normalization)
-        check_room(run)
-        return run
+        run = dataclasses.replace(run, model=dataclasses.replace(model, compute=run.model.compute))
+        if run.tokenizer is None:
+            return run
+        read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
+        run = dataclasses.replace(
+            run,
+            # Use the tokenizer of the start; a configuration may name the file of another.
+            tokenizer=dataclasses.replace(run.tokenizer, path=None),
+            data=dataclasses.replace(run.data, read=read),
+        )
+        return with_normalization(run, self.tokenizer.normalization, given)
 
-    def _check_text(self, run: Any, named: Any, path: str | None, flag: str) -> None:
+    def _check_text(self, run: Trained, named: Trained, path: str | None, flag: str) -> None:
         """Refuses settings of a tokenizer or of text that differ from the start.
 
         Raises:
@@ -253,27 +267,6 @@ class Initial:
         return jax.tree.unflatten(tree, values)
 
 
-def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
-    """Loads the run or Hugging Face folder at ``path`` as a start.
-
-    Args:
-        path: Its folder.
-        families: Those that the run can start from.
-
-    Raises:
-        ConfigError: The model is of another family; the message names the allowed ones.
-        CheckpointError: The run does not exist, or is damaged.
-    """
-    facts = read_facts(path)
-    model, family = facts.config, facts.kind
-    if isinstance(model, RecurrentConfig) and family == "encoder-decoder":
-        family = "recurrent"
-    if family not in families or model is None:
-        wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
-        raise ConfigError(f"{path}: the run of {_name(facts, family)}, not of {wanted}")
-    return Initial(facts, model, family)
-
-
 def _name(facts: Facts, family: str) -> str:
     return "a recurrent translator" if family == "recurrent" else facts.title
 
@@ -306,21 +299,6 @@ def with_new_rows(
     noise = rng.standard_normal((new - old, *table.shape[1:]))
     rows = there.mean(0) + 0.01 * there.std(0) * noise
     return np.concatenate([table[:old], rows.astype(table.dtype), table[new:]])
-
-
-def with_given(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
-    """Returns ``base``, a nested dataclass, with the fields of ``asked`` that were given.
-
-    A field counts as given if it differs from ``usual``, or if a flag set the same value.
-    """
-    fields = {}
-    for field in dataclasses.fields(base):
-        old, new, plain = (getattr(config, field.name) for config in (base, asked, usual))
-        if dataclasses.is_dataclass(old):
-            fields[field.name] = with_given(old, new, plain, f"{prefix}{field.name}.")
-        elif new != plain or was_given(f"{prefix}{field.name}"):
-            fields[field.name] = new
-    return dataclasses.replace(base, **fields)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Parts of the programs of a run, defined by its recipe without data or compilation."""
+"""Inputs of the plan of a run: what its programs are made of, without data or compilation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,15 +11,16 @@ from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.models.recurrent_config import ModelConfig
+from transformer_jax.recipes.settings import Trained
 from transformer_jax.training import objectives
 from transformer_jax.training.step import Batch, Objective
 
-__all__ = ["BatchShapes", "Parts", "fresh_model", "pair_parts", "row_parts"]
+__all__ = ["BatchShapes", "PlanInputs", "fresh_model", "pair_inputs", "row_inputs"]
 
 BOS = 1  # any token will do for programs that are only compiled
 
 
-class Parts(NamedTuple):
+class PlanInputs(NamedTuple):
     """The parts of the programs of a run.
 
     Attributes:
@@ -67,7 +68,7 @@ class BatchShapes(NamedTuple):
         return jax.ShapeDtypeStruct((self.rows, *shape), dtype, sharding=self.sharding)
 
 
-def pair_parts(run: Any, batch: BatchShapes, smoothing: float = 0.0) -> Parts:
+def pair_inputs(run: Trained, batch: BatchShapes, smoothing: float = 0.0) -> PlanInputs:
     """Returns the parts of the run of an encoder-decoder on pairs of texts."""
     array, length = batch.array, batch.length
     shapes: Batch = {
@@ -77,17 +78,17 @@ def pair_parts(run: Any, batch: BatchShapes, smoothing: float = 0.0) -> Parts:
     }
     smoothed = objectives.sequence_to_sequence(BOS, smoothing)
     plain = objectives.sequence_to_sequence(BOS)
-    return Parts(fresh_model("encoder-decoder", run.model), smoothed, plain, shapes)
+    return PlanInputs(fresh_model("encoder-decoder", run.model), smoothed, plain, shapes)
 
 
-def row_parts(run: Any, batch: BatchShapes) -> Parts:
+def row_inputs(run: Trained, batch: BatchShapes, *, packed: bool) -> PlanInputs:
     """Returns the parts of the run of a decoder on rows of tokens."""
     names = ["tokens", "targets"]
-    names += ["segments", "positions"] * (run.training.layout == "packed")
+    names += ["segments", "positions"] * packed
     shapes = {name: batch.array(batch.length) for name in names}
     shapes["weights"] = batch.array(batch.length, dtype=jnp.float32)
     objective = objectives.language_model()
-    return Parts(fresh_model("decoder", run.model), objective, objective, shapes)
+    return PlanInputs(fresh_model("decoder", run.model), objective, objective, shapes)
 
 
 def fresh_model(kind: Kind, config: ModelConfig, **heads: Any) -> Callable[[], nnx.Module]:

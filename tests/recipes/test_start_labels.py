@@ -7,8 +7,8 @@ import pytest
 
 from tests.parity import layouts
 from transformer_jax.data.labeled import LabeledData, open_labeled
-from transformer_jax.recipes.finetuning import Finetuning
-from transformer_jax.recipes.initial import load_pretrained
+from transformer_jax.recipes.finetuning import Finetuning, labels_of
+from transformer_jax.recipes.freezing import load_pretrained
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -30,5 +30,5 @@ def test_a_fine_tuned_text_classifier_keeps_the_rows_of_its_labels(tmp_path, ane
         task=dataclasses.replace(run.task, init_from=str(tmp_path / "bert"), reinit_head=anew),
     )
     start = load_pretrained(str(tmp_path / "bert"), recipe.starts)
-    found = recipe.with_data(run, open_labeled(run.data, "classify"), run, start).task.labels
+    found = labels_of(run, open_labeled(run.data, "classify"), start)
     assert found == (tuple(sorted(names)) if anew else names)
