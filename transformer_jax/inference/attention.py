@@ -45,7 +45,7 @@ class TextAttention:
     """The attention weights of every layer and head for one text.
 
     Attributes:
-        title: The input text, or the name of the recording.
+        title: The input text, prepared as in training, or the name of the recording.
         text: The translation or transcript; empty for a model that only reads.
         maps: The weights of each kind of attention, with the tokens of rows and columns.
 
