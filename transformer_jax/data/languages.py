@@ -128,7 +128,7 @@ class LanguageTags:
 
     @property
     def size_of_sides(self) -> int:
-        """The number of tokens around a source, the same for all directions."""
+        """The number of tokens before and after a source, the same for all directions."""
         return len(self.before) + len(self.after)
 
     def token(self, language: str) -> str:

@@ -1,4 +1,4 @@
-"""Groups of sequences that are generated together, with settings for each row of the batch."""
+"""Batches of prompts, with settings for each row; translators have :meth:`.Translator.batches`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -44,8 +44,8 @@ def sampled(config: GenerationConfig) -> bool:
     """Returns whether translations are sampled instead of searched for.
 
     Example:
-        >>> sampled(TRANSLATION), sampled(TRANSLATION.changed(num_beams=1, do_sample=True))
-        (False, True)
+        >>> [sampled(TRANSLATION.changed(num_beams=1, do_sample=it)) for it in (None, True)]
+        [False, True]
     """
     return bool(config.do_sample) and config.num_beams == 1
 
@@ -283,10 +283,10 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         directions: Directions,
         find: Find | None,
     ) -> Iterator[Translation]:
-        """Translates one window of lines; ``number`` lines precede it."""
+        """Translates one window of prepared lines; ``number`` lines precede it."""
         frames = self.frames(directions, len(lines))
         sources, cut = self.encode(lines, frames, self.counts["lines"])
-        framing = self.longest - self.room
+        framing = self.longest - self.room  # an empty line has no other tokens, and stays empty
         sequences = [
             self._sequence(line, source, frame, config, index=i, number=number + i)
             for i, (line, source, frame) in enumerate(zip(lines, sources, frames, strict=True))
