@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from transformer_jax.cli.commands import with_flags
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.runs import manifest
 from transformer_jax.runs.config_guard import changed_config

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from transformer_jax.cli.caption import Caption
-from transformer_jax.cli.encoders import given_lines
-from transformer_jax.cli.pictures import picture_paths
+from transformer_jax.cli.support.input_lines import given_lines
+from transformer_jax.cli.support.pictures import picture_paths
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.files import listed_path
 from transformer_jax.data.images.tables import read_images

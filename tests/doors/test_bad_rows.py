@@ -7,8 +7,8 @@ import pytest
 from tests.doors.readers import write_picture
 from tests.doors.rows import NO_ROWS, ROWS, Rows, lines, squad
 from transformer_jax.cli.prompt import read_examples
-from transformer_jax.cli.request_lines import requests_of
-from transformer_jax.cli.sampling import read_prompts
+from transformer_jax.cli.support.input_lines import requests_of
+from transformer_jax.cli.support.sampling import read_prompts
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.images.data import ImageReadOptions, open_table
 from transformer_jax.data.labeled import LabeledOptions, read_labeled

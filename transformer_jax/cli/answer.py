@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 
@@ -40,7 +40,7 @@ class Answer(PredictionCommand):
         """
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
-        from transformer_jax.cli.encoders import file_lines, given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import file_lines, given_lines, windows, write
         from transformer_jax.inference.encoders import check_task, task_runner
 
         if str(self.context) == "-" and not self.questions:

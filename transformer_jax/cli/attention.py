@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import CheckpointCommand
+from transformer_jax.cli.support.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import TRANSLATION

@@ -34,7 +34,7 @@ class BPEMerges(Configuration, group="--"):
         from transformer_jax.visual.figures import SUFFIXES
 
         check_file("--output", self.output, SUFFIXES)
-        from transformer_jax.cli.encoders import file_lines
+        from transformer_jax.cli.support.input_lines import file_lines
         from transformer_jax.data.merges import merge_steps
         from transformer_jax.data.preparation import compose
         from transformer_jax.data.words import blank_words

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv, wrote
-from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
+from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -58,7 +58,7 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
         """Writes one line per picture, in input order."""
         search = self.search()
         given = self.given_pictures()
-        from transformer_jax.cli.pictures import readable_pictures
+        from transformer_jax.cli.support.pictures import readable_pictures
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.inference.captions import CaptionPredictor
         from transformer_jax.inference.pretrained import open_pretrained
@@ -168,7 +168,7 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
             ConfigError: No pictures are given.
             DataError: A folder has no pictures, or the list cannot be read.
         """
-        from transformer_jax.cli.pictures import picture_paths
+        from transformer_jax.cli.support.pictures import picture_paths
         from transformer_jax.data.text import read_lines
 
         given = [(f"picture {n}", path) for n, path in enumerate(self.images, 1)]

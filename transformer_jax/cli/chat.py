@@ -11,7 +11,7 @@ import tyro
 
 from transformer_jax.cli.generate import longer
 from transformer_jax.cli.output import appending, note, note_unknown, say, writing, wrote
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.errors import ConfigError, DataError, UserError, plural
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
+from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Range, Share
 from transformer_jax.core.errors import ConfigError, DataError, plural
 
@@ -57,7 +57,7 @@ class Classify(PictureFlags, PredictionCommand):
     def __call__(self) -> int:
         """Classifies lines until the input ends."""
         self.check()
-        from transformer_jax.cli.pictures import PICTURE_FAMILIES, classify_pictures
+        from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, classify_pictures
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.devices())
@@ -65,7 +65,7 @@ class Classify(PictureFlags, PredictionCommand):
             return classify_pictures(self, facts)
         self.refuse_skipping("texts")
         self.check_labels()
-        from transformer_jax.cli.encoders import given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import given_lines, windows, write
         from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.encoding.rewards import RewardRunner
         from transformer_jax.inference.encoding.task_runner import UnreadTextError

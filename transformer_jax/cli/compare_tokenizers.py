@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, note, write_json
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.cli.tokenize import Tokenize
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import DataError, plural

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.storage.urls import with_urls

@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, writing, wrote
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Amount, Count, Fraction, OutputPath, Range, Seed
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
@@ -60,7 +60,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
     def __call__(self) -> int:
         """Prints a row per decoding method, and writes the requested files."""
         self.check()
-        from transformer_jax.cli.request_lines import prompt_lines
+        from transformer_jax.cli.support.input_lines import prompt_lines
         from transformer_jax.inference.pretrained import read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.devices())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from transformer_jax.cli.output import check_file, write_json, wrote
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import NumericsError, plural
 from transformer_jax.core.storage.urls import with_urls

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note_unknown, wrote
-from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
+from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
@@ -46,8 +46,8 @@ class Embed(LanguageFlags, PictureFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Writes the file, and prints a summary line."""
-        from transformer_jax.cli.encoders import file_lines, layers_of
-        from transformer_jax.cli.pictures import PICTURE_FAMILIES, embed_pictures
+        from transformer_jax.cli.support.input_lines import file_lines, layers_of
+        from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, embed_pictures
         from transformer_jax.inference.encoders import (
             EMBEDDING_FAMILIES,
             pools_of,

@@ -10,8 +10,8 @@ import tyro
 from transformer_jax.cli.flags import check_flags, flags_of
 from transformer_jax.cli.help import kinds_help
 from transformer_jax.cli.output import check_file
-from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import CheckpointError, ConfigError, no_such_run
 from transformer_jax.core.runtime import prepare_process

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import CheckpointCommand
+from transformer_jax.cli.support.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.output_files import draft_folder, replace_folder, restore_folder

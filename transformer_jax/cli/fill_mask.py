@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import note_unknown
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count
 
 __all__ = ["FillMask"]
@@ -29,7 +29,7 @@ class FillMask(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""
-        from transformer_jax.cli.encoders import given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import given_lines, windows, write
         from transformer_jax.inference.encoders import check_masks, mask_filler
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 

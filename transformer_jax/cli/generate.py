@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import Writer, note, note_unknown
-from transformer_jax.cli.request_lines import note_prompts, prompt_lines, requests_of
-from transformer_jax.cli.search_flags import SearchFlags
+from transformer_jax.cli.support.engine_flags import EngineCommand
+from transformer_jax.cli.support.input_lines import note_prompts, prompt_lines, requests_of
+from transformer_jax.cli.support.search_flags import SearchFlags
 from transformer_jax.core.config_fields import field_problem
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig

@@ -45,8 +45,8 @@ def _run(given: list[str]) -> int | None:
     if name in PROGRAMS:
         code: int | None = load_command(name)(given if PROGRAMS[name] == "training" else given[1:])
         return code
-    from transformer_jax.cli.run_command import RunCommand
     from transformer_jax.cli.run_flags import parse_flags
+    from transformer_jax.cli.support.run_command import RunCommand
 
     command = parse_flags(load_command(name), f"{PROGRAM} {name}", given[1:])
     prepare_process()

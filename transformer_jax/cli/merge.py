@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import CheckpointCommand
+from transformer_jax.cli.support.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
 

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import appending, note, writing
-from transformer_jax.cli.request_lines import note_prompts
-from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
+from transformer_jax.cli.support.input_lines import note_prompts
+from transformer_jax.cli.support.sampling import (
+    SamplingCommand,
+    completions,
+    load_sampler,
+    read_prompts,
+)
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, DataError, plural
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import check_file, note, note_unknown, writing, wrote
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag, OutputPath, Range
 from transformer_jax.core.errors import DataError, UserError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags

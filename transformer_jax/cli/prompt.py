@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import CheckpointCommand
+from transformer_jax.cli.support.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import Count, Range, Seed
 from transformer_jax.core.errors import ConfigError, DataError, plural, were
 from transformer_jax.evaluation.few_shot import (

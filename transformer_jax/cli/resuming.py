@@ -11,8 +11,8 @@ import tyro
 from transformer_jax import __version__
 from transformer_jax.cli.flags import flag_of, flags_of
 from transformer_jax.cli.process import run_log
-from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.errors import command as command_line

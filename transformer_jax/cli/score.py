@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.decoding.requests import TextScore, perplexity

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import PictureFlags, PredictionCommand
+from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
@@ -48,7 +48,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Prints the most similar lines or pictures with their similarity, in descending order."""
-        from transformer_jax.cli.pictures import search_pictures
+        from transformer_jax.cli.support.pictures import search_pictures
         from transformer_jax.inference.pretrained import read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.devices())
@@ -61,7 +61,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
     def search_lines(self, facts: "Facts") -> int:
         """Prints similarity, number and text of the most similar lines of the file."""
-        from transformer_jax.cli.encoders import file_lines, layers_of, write
+        from transformer_jax.cli.support.input_lines import file_lines, layers_of, write
         from transformer_jax.inference.encoders import (
             EMBEDDING_FAMILIES,
             pools_of,

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import note, note_unknown
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.errors import plural
 
 __all__ = ["Tag"]
@@ -32,7 +32,7 @@ class Tag(PredictionCommand):
 
     def __call__(self) -> int:
         """Tags lines until the input ends."""
-        from transformer_jax.cli.encoders import given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import given_lines, windows, write
         from transformer_jax.data.words import blank_words
         from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.pretrained import Pretrained, read_facts

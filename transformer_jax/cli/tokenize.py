@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from transformer_jax.cli.output import tsv
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.support.run_command import RunCommand
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class Tokenize(RunCommand):
 
     def __call__(self) -> int:
         """Prints a row per token."""
-        from transformer_jax.cli.encoders import given_lines, windows
+        from transformer_jax.cli.support.input_lines import given_lines, windows
 
         tokenizer, prepare = self.tokenizer()
         out, number = sys.stdout.buffer, 0

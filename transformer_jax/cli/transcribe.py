@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, command
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import TextOutput, note, note_unknown, tsv, waiting
-from transformer_jax.cli.search_flags import SearchFlags
+from transformer_jax.cli.support.engine_flags import EngineCommand
+from transformer_jax.cli.support.search_flags import SearchFlags
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig

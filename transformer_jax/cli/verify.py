@@ -56,7 +56,7 @@ class Verify(Configuration, group="--"):
         findings = verify(run.path)
         for finding in findings:
             _say(finding.path.name, "ok" if finding.problem is None else finding.problem)
-        strange, unread = _strange(run)
+        strange, unread = _changed_files(run)
         strange += _strange_dense(run)
         sys.stdout.flush()
         # Leftovers of an interrupted save and checkpoints that were set aside are never loaded.
@@ -83,7 +83,7 @@ class Verify(Configuration, group="--"):
         model = run.read_config(check=False).get("model")
         if not isinstance(model, dict) or model.get("kind") != "ngram":
             raise CheckpointError(f"{self.run}: not a run directory (it has no checkpoints/)")
-        strange, unread = _strange(run)
+        strange, unread = _changed_files(run)
         if strange or unread:
             names = ", ".join([*strange, *unread])
             raise CheckpointError(f"{self.run}: changed since it was written: {names}")
@@ -137,7 +137,7 @@ def _strange_dense(run: "RunDirectory") -> list[str]:
     return []
 
 
-def _strange(run: "RunDirectory") -> tuple[list[str], list[str]]:
+def _changed_files(run: "RunDirectory") -> tuple[list[str], list[str]]:
     """Returns files that changed since the newest good checkpoint or cannot be read.
 
     Each has a line.

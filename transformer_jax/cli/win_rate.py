@@ -9,8 +9,13 @@ import tyro
 
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
-from transformer_jax.cli.request_lines import note_prompts
-from transformer_jax.cli.sampling import SamplingCommand, completions, load_sampler, read_prompts
+from transformer_jax.cli.support.input_lines import note_prompts
+from transformer_jax.cli.support.sampling import (
+    SamplingCommand,
+    completions,
+    load_sampler,
+    read_prompts,
+)
 from transformer_jax.core.config_fields import Amount, OutputPath, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 

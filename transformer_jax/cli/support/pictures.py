@@ -39,7 +39,7 @@ def search_pictures(command: Any, facts: "Facts") -> int:
     """
     import numpy as np
 
-    from transformer_jax.cli.encoders import write
+    from transformer_jax.cli.support.input_lines import write
     from transformer_jax.data.images.folders import find_pictures
     from transformer_jax.inference.image_texts import ImageTextPredictor
     from transformer_jax.inference.pretrained import Pretrained
@@ -74,7 +74,7 @@ def classify_pictures(command: Any, facts: "Facts") -> int:
         command: The flags of ``classify``.
         facts: Facts of one of :data:`PICTURE_FAMILIES`.
     """
-    from transformer_jax.cli.encoders import given_lines, windows, write
+    from transformer_jax.cli.support.input_lines import given_lines, windows, write
 
     command.check_task("classify")
     labels, tell, form = _labels(command, facts)
@@ -174,7 +174,7 @@ def _embedded(
 
         predictor = ImagePredictor(Pretrained.load(facts))
         return "pictures", predictor.embed, _paths(command, predictor.form)
-    from transformer_jax.cli.encoders import file_lines
+    from transformer_jax.cli.support.input_lines import file_lines
     from transformer_jax.inference.image_texts import ImageTextPredictor
 
     both = ImageTextPredictor(Pretrained.load(facts))
@@ -204,7 +204,7 @@ def _texts(lines: Iterable[str], file: Path) -> Iterator[str]:
 
 def _paths(command: Any, form: "Pictures") -> Iterator[str]:
     """Yields the pictures of a folder, sorted by name, or the paths listed in a file."""
-    from transformer_jax.cli.encoders import file_lines
+    from transformer_jax.cli.support.input_lines import file_lines
 
     file, streamed = command.file, None
     if file.is_dir():
@@ -262,8 +262,8 @@ def readable_pictures(
     Raises:
         ListedError: Pictures are missing, damaged, of unknown format or too large.
     """
-    from transformer_jax.cli.encoders import windows
     from transformer_jax.cli.output import note
+    from transformer_jax.cli.support.input_lines import windows
     from transformer_jax.data.bad_rows import BadRows
     from transformer_jax.data.images.sources import PictureFiles, check_pictures
 
@@ -282,6 +282,6 @@ def readable_pictures(
 
 
 def _batches(paths: Iterator[str]) -> Iterator[list[Any]]:
-    from transformer_jax.cli.encoders import windows
+    from transformer_jax.cli.support.input_lines import windows
 
     return windows(paths, _BATCH)

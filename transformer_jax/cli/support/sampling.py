@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.errors import DataError
 from transformer_jax.decoding.generation_config import NEW_TOKENS, GenerationConfig
 from transformer_jax.recipes.generation_flags import generation_flags

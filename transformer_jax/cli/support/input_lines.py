@@ -1,10 +1,11 @@
-"""Prompts and requests for language models, from lines of files or standard input."""
+"""Lines of files and standard input: texts, prompts and requests; and rows of results."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,29 @@ from transformer_jax.core.old_names import REQUESTS, current_keys
 if TYPE_CHECKING:
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.decoding.requests import CountingLanguageModel, GenerationRequest
+    from transformer_jax.inference.encoding.vectors import Layers
 
-__all__ = ["note_prompts", "prompt_lines", "requests_of"]
+__all__ = [
+    "file_lines",
+    "given_lines",
+    "layers_of",
+    "note_prompts",
+    "prompt_lines",
+    "requests_of",
+    "windows",
+    "write",
+]
 
 log = logging.getLogger(__name__)
 
 
-def prompt_lines(path: Path, flag: str) -> Iterator[str]:
+def file_lines(path: Path, flag: str = "", what: str = "texts") -> Iterator[str]:
     """Yields the lines of a file, or of standard input if ``path`` is ``-``.
+
+    Args:
+        path: The file.
+        flag: Names the file in messages.
+        what: The lines, for a note that standard input is read.
 
     Raises:
         DataError: The file does not exist (the message names ``flag``), or a line is not UTF-8.
@@ -32,8 +48,61 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
 
     if str(path) != "-":
         return read_lines(path, flag)
-    waiting("prompts" if flag == "--prompts" else "requests")
+    waiting(what)
     return decode_lines(sys.stdin.buffer, "<stdin>")
+
+
+def prompt_lines(path: Path, flag: str) -> Iterator[str]:
+    """Yields the lines of a file of prompts, or of requests; see :func:`file_lines`."""
+    return file_lines(path, flag, "prompts" if flag == "--prompts" else "requests")
+
+
+def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields texts from the command line or standard input, each after a name for messages."""
+    for number, text in enumerate(texts, 1):
+        yield f"text {number}", text
+    if not texts:
+        for number, line in enumerate(file_lines(Path("-")), 1):
+            yield f"<stdin>:{number}", line
+
+
+def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yields lists of ``size`` items; of one item at a terminal.
+
+    Example:
+        >>> list(windows("abc", 2))
+        [['a', 'b'], ['c']]
+    """
+    remaining = iter(items)
+    while window := list(itertools.islice(remaining, 1 if sys.stdin.isatty() else size)):
+        yield window
+
+
+def write(*cells: str) -> None:
+    """Prints one row of tab-separated cells in UTF-8, regardless of the locale.
+
+    Tabs and line ends within a cell become blanks.
+    """
+    blank = str.maketrans("\t\n\r", "   ")
+    row = "\t".join(cell.translate(blank) for cell in cells)
+    sys.stdout.buffer.write(row.encode() + b"\n")
+
+
+def layers_of(text: str) -> "Layers":
+    """Parses the value of ``--layers``.
+
+    Raises:
+        ConfigError: The value is neither a known name nor a number.
+
+    Example:
+        >>> layers_of("concat4"), layers_of("2")
+        ('concat4', 2)
+    """
+    if text.isdecimal():
+        return int(text)
+    if text in ("last", "all", "sum4", "concat4"):
+        return text  # type: ignore[return-value]
+    raise ConfigError(f"--layers {text}: allowed are last, all, sum4, concat4 and a number from 0")
 
 
 def note_prompts(model: "CountingLanguageModel", where: str = "") -> None:

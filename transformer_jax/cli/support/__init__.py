@@ -1,0 +1,1 @@
+"""Parts of several commands: groups of flags, lines of input, pictures, samples."""
