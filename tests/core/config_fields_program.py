@@ -24,7 +24,15 @@ from transformer_jax.training.settings import ScheduleConfig  # noqa: F401
 # Results and parts of one function are no settings.
 ELSEWHERE = ("transformer_jax.interop.", "transformer_jax.visual.")
 NO_SETTINGS = {
-    *("Layer", "SequenceRule", "Preferences", "Continuation", "GenerationSequence", "Facts"),
+    *(
+        "Layer",
+        "SequenceRule",
+        "Preferences",
+        "Continuation",
+        "GenerationSequence",
+        "Facts",
+        "Prepared",
+    ),
 }
 SAID = """
 MixerConfig(kind='lstm')

@@ -60,11 +60,11 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
     def __call__(self) -> int:
         """Prints a row per decoding method, and writes the requested files."""
         self.check()
-        from transformer_jax.cli.support.input_lines import prompt_lines
+        from transformer_jax.cli.support.input_lines import file_lines
         from transformer_jax.inference.pretrained import read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.devices())
-        lines = [line for line in prompt_lines(self.file, "FILE") if line.strip()]
+        lines = [line for line in file_lines(self.file, "FILE", "requests") if line.strip()]
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")
         from transformer_jax.evaluation.diversity import diversity

@@ -12,7 +12,7 @@ import tyro
 
 from transformer_jax.cli.output import Writer, note, note_unknown
 from transformer_jax.cli.support.engine_flags import EngineCommand
-from transformer_jax.cli.support.input_lines import note_prompts, prompt_lines, requests_of
+from transformer_jax.cli.support.input_lines import file_lines, note_prompts, requests_of
 from transformer_jax.cli.support.search_flags import SearchFlags
 from transformer_jax.core.config_fields import field_problem
 from transformer_jax.core.errors import ConfigError, DataError
@@ -225,7 +225,10 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             made = list(requests_of(source, usual, self.check_request))
         else:
             source = self.prompts or Path("-")
-            made = [GenerationRequest.of(line, usual) for line in prompt_lines(source, "--prompts")]
+            made = [
+                GenerationRequest.of(line, usual)
+                for line in file_lines(source, "--prompts", "prompts")
+            ]
         if not made:
             name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")

@@ -6,14 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from transformer_jax import __version__
-from transformer_jax.cli.commands import (
-    COMMANDS,
-    GROUPS,
-    PROGRAM,
-    PROGRAMS,
-    import_modules,
-    load_command,
-)
+from transformer_jax.cli import commands
 from transformer_jax.cli.output import columns
 from transformer_jax.cli.process import guarded, run_and_leave, terminated
 from transformer_jax.core import old_names
@@ -34,21 +27,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int | None:
-    given = import_modules(given)
+    given = commands.import_modules(given)
     if given[:1] and given[0] in old_names.COMMANDS:
         old, given = given[0], [old_names.COMMANDS[given[0]], *given[1:]]
         log.warning("%s is now %s", old, given[0])
     two = " ".join(given[:2])
-    name = next((name for name in (two, *given[:1]) if name in COMMANDS), None)
+    name = next((name for name in (two, *given[:1]) if name in commands.COMMANDS), None)
     if name is None:
         return _without_command(given)
-    if name in PROGRAMS:
-        code: int | None = load_command(name)(given if PROGRAMS[name] == "training" else given[1:])
+    if name in commands.PROGRAMS:
+        code: int | None = commands.load_command(name)(
+            given if commands.PROGRAMS[name] == "training" else given[1:]
+        )
         return code
     from transformer_jax.cli.run_flags import parse_flags
     from transformer_jax.cli.support.run_command import RunCommand
 
-    command = parse_flags(load_command(name), f"{PROGRAM} {name}", given[1:])
+    command = parse_flags(commands.load_command(name), f"{commands.PROGRAM} {name}", given[1:])
     prepare_process()
     if isinstance(command, RunCommand):
         with command.loading():
@@ -66,21 +61,21 @@ def _without_command(arguments: Sequence[str]) -> int:
     """
     word = arguments[0] if arguments else "--help"
     if word == "--version":
-        print(f"{PROGRAM} {__version__}")
+        print(f"{commands.PROGRAM} {__version__}")
         return 0
     if word in ("-h", "--help"):
         print(_map())
         return 0
     from transformer_jax.cli.run_flags import near
 
-    raise ConfigError(f"unknown command {word}: {near(word, COMMANDS, PROGRAM)}")
+    raise ConfigError(f"unknown command {word}: {near(word, commands.COMMANDS, commands.PROGRAM)}")
 
 
 def _map() -> str:
     """Returns all commands in groups, one per line."""
-    parts = [f"usage: {PROGRAM} COMMAND ...\n\nTransformers in JAX: train them, use them, "
+    parts = [f"usage: {commands.PROGRAM} COMMAND ...\n\nTransformers in JAX: train them, use them, "
              "look inside."]  # fmt: skip
-    for title, group in GROUPS.items():
+    for title, group in commands.GROUPS.items():
         parts.append(f"{title}:\n{columns(group.items())}")
     parts.append(
         "COMMAND --help shows the flags of a command; --version prints the version.\n"

@@ -10,19 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax import __version__
-from transformer_jax.cli import commands
+from transformer_jax.cli import commands, resuming
 from transformer_jax.cli.commands import NOTE, PROGRAM, import_modules
 from transformer_jax.cli.evaluation import evaluate, evaluation_kinds
 from transformer_jax.cli.help import kinds_help, runs_help
 from transformer_jax.cli.process import guarded, run_and_leave, run_log, terminated
-from transformer_jax.cli.resuming import (
-    agree,
-    has_begun,
-    resume,
-    resume_as_asked,
-    resume_flags,
-    writing_alone,
-)
 from transformer_jax.cli.run_flags import asked_run, near, parse_flags
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.runtime import prepare_process
@@ -143,7 +135,7 @@ def _run(program: TrainingProgram, arguments: Sequence[str]) -> int:
         if name in program.commands:
             return _train(program, name, rest)
         if name == "resume":
-            return resume(f"{program.program} resume", rest)
+            return resuming.resume(f"{program.program} resume", rest)
         if name == "evaluate":
             return evaluate(f"{program.program} evaluate", rest, program.recipes)
         if name in program.others:
@@ -177,9 +169,9 @@ def _train(program: TrainingProgram, command: str, arguments: Sequence[str]) -> 
     from transformer_jax.parallel.mesh import broadcast_json
 
     initialize(run.distributed)
-    agree(command, run)
-    if resumes and broadcast_json(has_begun(run.output)) and hasattr(run, "loop"):
-        return resume_as_asked(run, named)
+    resuming.agree(command, run)
+    if resumes and broadcast_json(resuming.has_begun(run.output)) and hasattr(run, "loop"):
+        return resuming.resume_as_asked(run, named)
     from transformer_jax.recipes.checks import check_room
     from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.settings import start_config
@@ -187,7 +179,7 @@ def _train(program: TrainingProgram, command: str, arguments: Sequence[str]) -> 
     if start_config(run).init_from is None:  # otherwise checked once the model is known
         check_room(run)
     # Refuse it before reading the data, which takes minutes; `create_run` checks again.
-    with writing_alone(run.output, lambda: _check_output(run)):
+    with resuming.writing_alone(run.output, lambda: _check_output(run)):
         from transformer_jax.recipes import driver
 
         run, directory, data = driver.create_run(run, Given(named, given))
@@ -227,7 +219,7 @@ def flag_kinds(command: str) -> dict[str, Any]:
         command: A training command; one that starts runs has none.
     """
     if command == "resume":
-        return {"runs": resume_flags()}
+        return {"runs": resuming.resume_flags()}
     if command != "evaluate":
         return {}
     models = STARTS["train"]  # in the order of the kinds of model

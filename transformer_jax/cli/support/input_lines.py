@@ -24,7 +24,6 @@ __all__ = [
     "given_lines",
     "layers_of",
     "note_prompts",
-    "prompt_lines",
     "requests_of",
     "windows",
     "write",
@@ -50,11 +49,6 @@ def file_lines(path: Path, flag: str = "", what: str = "texts") -> Iterator[str]
         return read_lines(path, flag)
     waiting(what)
     return decode_lines(sys.stdin.buffer, "<stdin>")
-
-
-def prompt_lines(path: Path, flag: str) -> Iterator[str]:
-    """Yields the lines of a file of prompts, or of requests; see :func:`file_lines`."""
-    return file_lines(path, flag, "prompts" if flag == "--prompts" else "requests")
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -147,7 +141,7 @@ def requests_of(
 
     name = "<stdin>" if str(path) == "-" else str(path)
     renamed, bad, count = set[str](), BadRows(name, what="request"), 0
-    for number, line in enumerate(prompt_lines(path, "--requests"), 1):
+    for number, line in enumerate(file_lines(path, "--requests", "requests"), 1):
         if not line.strip():
             continue
         with bad:
