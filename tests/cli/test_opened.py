@@ -144,10 +144,6 @@ def _generated(model, text):
     return f"{read}{model.generate(text, **FEW | {'max_new_tokens': 4})}\n".split("\n")
 
 
-def _classified(label, probability, _):
-    return label, f"{probability:.4f}"
-
-
 # What a command prints about a text, by the predictor alone.
 SHOWN = {
     "translate": lambda model, text: [str(model(text, num_beams=1, max_len_a=0, max_len_b=6)), ""],

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import random
 import re
 
 import numpy as np
@@ -46,7 +45,6 @@ def listed(*rows):
     return DocumentStream("example", "1", lambda: [TextChunk(row, True) for row in rows])
 
 
-CUT = gzip.compress(random.Random(0).randbytes(999).hex().encode())[:-30]
 WORDS = "Ela gosta  de\n\nviajar, não é?\n  \n\nΔιόδος\x0bfim\n" * 40
 
 

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax import laws
-from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.functional.low_rank import column_gain
@@ -33,7 +33,7 @@ from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 from transformer_jax.training import objectives
-from transformer_jax.training.adapters import Adapter, merge_adapter, unmerge_adapter, with_choice
+from transformer_jax.training.adapters import Adapter, with_choice
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState, abstract_parts, create_state, digest, split
 from transformer_jax.training.step import make_step
@@ -383,17 +383,3 @@ def test_what_cannot_be_is_refused_in_one_line(fields, message):
     with pytest.raises(ConfigError, match=message) as caught:
         abstract_parts(decoder(), lora(LoRAConfig(**fields)))
     assert "\n" not in str(caught.value)
-
-
-def test_unmerged_weights_are_those_of_the_base_again():
-    config = LoRAConfig(4, targets=("all-linear",))
-    _, trainable, frozen = parts_of(decoder(), config)
-    params, itself = split_adapters(jax.tree.map(np.asarray, nudged(trainable)))
-    adapter = Adapter(params, dict.fromkeys(params, config.scale), itself)
-    plain = merge_adapter(adapter, frozen)
-    back = flatten_dict(unmerge_adapter(adapter, plain))
-    for name, value in flatten_dict(frozen).items():
-        np.testing.assert_allclose(back[name], value, atol=1e-6)
-    dora = {name: own | {"lora_magnitude": np.zeros(1)} for name, own in params.items()}
-    with pytest.raises(CheckpointError, match="merged weights of DoRA"):
-        unmerge_adapter(dataclasses.replace(adapter, params=dora), plain)

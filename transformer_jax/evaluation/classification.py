@@ -1,6 +1,5 @@
 """Metrics of classification: accuracy, F1, Matthews correlation, scores per class, and entities."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.evaluation.lengths import check_lengths
 
 __all__ = [
-    "ClassScore",
     "accuracy",
     "confusion_matrix",
     "entities",
@@ -21,21 +19,9 @@ __all__ = [
     "macro_f1",
     "marks_entities",
     "matthews_corrcoef",
-    "per_class",
 ]
 
 _Labels = Int[np.ndarray, "_"]  # lengths are checked by hand, for a one-line error
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassScore:
-    """Precision, recall and F1 of one class, 0 to 1; 0 if the divisor is 0."""
-
-    name: str
-    precision: float  # correct / predicted as this class
-    recall: float  # correct / examples of this class
-    f1: float  # harmonic mean of the two
-    support: int  # examples of this class
 
 
 def accuracy(predictions: _Labels, references: _Labels) -> float:
@@ -145,31 +131,6 @@ def confusion_matrix(
     _check_range(predictions, references, classes)
     cells = references.astype(np.int64) * classes + predictions
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
-
-
-def per_class(predictions: _Labels, references: _Labels, names: Sequence[str]) -> list[ClassScore]:
-    """Returns precision, recall, F1 and support of each class, in the order of ``names``.
-
-    Raises:
-        DataError: There are no labels, the numbers of predictions and references differ, or a label
-            has no name.
-
-    Example:
-        >>> per_class(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), ["bad", "good"])[0]
-        ClassScore(name='bad', precision=1.0, recall=0.5, f1=0.66..., support=2)
-    """
-    table = confusion_matrix(predictions, references, len(names))
-    right, ours, theirs = table.diagonal(), table.sum(axis=0), table.sum(axis=1)
-    return [
-        ClassScore(
-            name=name,
-            precision=_share(right[k], ours[k]),
-            recall=_share(right[k], theirs[k]),
-            f1=_share(2 * right[k], ours[k] + theirs[k]),
-            support=int(theirs[k]),
-        )
-        for k, name in enumerate(names)
-    ]
 
 
 def _counts(

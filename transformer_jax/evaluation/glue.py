@@ -1,26 +1,11 @@
 """GLUE's tasks, their metrics, and the table of Devlin et al. 2019."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-from jaxtyping import Real
+from transformer_jax.core.errors import DataError
 
-from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.evaluation.classification import accuracy, f1, matthews_corrcoef
-from transformer_jax.evaluation.correlation import pearson, spearman
-
-__all__ = ["COLUMNS", "METRICS", "TABLE", "TASKS", "GlueTask", "average", "glue_metrics"]
-
-_Values = Real[np.ndarray, "_"]
-
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "matthews": matthews_corrcoef,
-    "pearson": pearson,
-    "spearman": spearman,
-}
+__all__ = ["COLUMNS", "TABLE", "TASKS", "GlueTask", "average"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,24 +78,3 @@ def average(scores: Mapping[str, float]) -> float:
             f"and no published average has fewer columns"
         )
     return sum(scores[name] for name in COLUMNS) / len(COLUMNS)
-
-
-def glue_metrics(task: str, predictions: _Values, references: _Values) -> dict[str, float]:
-    """Returns the metrics of a task by name, 0 to 1; the first is the one in the table.
-
-    Args:
-        task: One of `TASKS`.
-        predictions: Labels by the model; numbers for STS-B.
-        references: Labels of the data, in the same order.
-
-    Raises:
-        ConfigError: The task is unknown.
-        DataError: There is nothing to score, or the numbers of predictions and references differ.
-
-    Example:
-        >>> glue_metrics("MRPC", np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
-        {'f1': 0.8, 'accuracy': 0.75}
-    """
-    if task not in TASKS:
-        raise ConfigError(f"unknown GLUE task {task!r}: allowed are {', '.join(TASKS)}")
-    return {name: METRICS[name](predictions, references) for name in TASKS[task].metrics}

@@ -32,7 +32,6 @@ __all__ = [
     "is_adapter_run",
     "merge_adapter",
     "of_run",
-    "unmerge_adapter",
     "with_choice",
 ]
 
@@ -190,29 +189,6 @@ def merge_adapter(adapter: Adapter, params: PyTree) -> Nested:
     """
     whole = put_in(params, adapter.rows, adapter.tokens)
     return merged(adapter.trainable(), whole, adapter.scales)
-
-
-def unmerge_adapter(adapter: Adapter, params: PyTree) -> Nested:
-    """Recovers the kernels of the base from merged ones: ``W' - s A B``, up to rounding.
-
-    Parameters that were trained directly, and rows of tokens, are unchanged.
-
-    Args:
-        adapter: The merged adapter.
-        params: The merged parameters.
-
-    Raises:
-        CheckpointError: The adapter has magnitudes, from which the base cannot be recovered.
-    """
-    leaves = flatten_dict(params)
-    for name, own in adapter.params.items():
-        if "lora_magnitude" in own:
-            raise CheckpointError(
-                f"{name}: merged weights of DoRA do not determine the base: take it from the run"
-            )
-        change = adapter.scales[name] * (own["lora_a"] @ own["lora_b"])
-        leaves[f"{name}/kernel"] = np.asarray(leaves[f"{name}/kernel"]) - change.astype(np.float32)
-    return unflatten_dict(leaves)
 
 
 def with_choice(model: Model, adapters: Sequence[Adapter]) -> Model:

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.keys import key_for
@@ -28,7 +28,6 @@ __all__ = [
     "abstract_parts",
     "abstract_state",
     "create_state",
-    "device_digest",
     "digest",
     "split",
 ]
@@ -249,35 +248,3 @@ def digest(tree: PyTree) -> str:
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()
-
-
-def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    # The finalizer of a 32-bit hash: every input bit affects every output bit.
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
-
-
-def device_digest(array: Array) -> UInt32[Array, "2"]:
-    """Returns a 64-bit checksum of an array, computed on its devices.
-
-    ``Σ mix(bits + mix(position))`` modulo 2³², twice. Integer sums do not depend on the order, so
-    the digest is the same for every sharding; it changes if any bit changes or values are swapped.
-
-    Example:
-        >>> a, b = jnp.array([1.0, 2.0]), jnp.array([2.0, 1.0])
-        >>> bool((device_digest(a) == device_digest(b)).all())
-        False
-    """
-    if array.dtype == jnp.bool_:
-        array = array.astype(jnp.uint8)
-    word = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[array.dtype.itemsize]
-    bits = jax.lax.bitcast_convert_type(array, word).astype(jnp.uint32)
-    position, stride = jnp.zeros(array.shape, jnp.uint32), 1
-    for axis in reversed(range(array.ndim)):
-        along = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
-        position = position + along * jnp.uint32(stride % 2**32)
-        stride *= array.shape[axis]
-    first = _mix(bits + _mix(position))
-    second = _mix(first ^ jnp.uint32(0x9E3779B9) ^ position)
-    return jnp.stack([first.sum(dtype=jnp.uint32), second.sum(dtype=jnp.uint32)])

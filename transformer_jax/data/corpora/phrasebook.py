@@ -28,7 +28,6 @@ __all__ = [
     "size",
     "split_of",
     "translate",
-    "word_forms",
 ]
 
 Split = Literal["train", "valid", "test", "test_unseen"]
@@ -192,16 +191,3 @@ def split_of(source: str) -> Split | None:
 def size() -> int:
     """Counts all pairs; exact, as no sentence has two derivations."""
     return grammar().count("S")
-
-
-def word_forms() -> tuple[set[str], set[str]]:
-    """The distinct written words of Portuguese and of English, without punctuation.
-
-    Example:
-        >>> portuguese, english = word_forms()
-        >>> "mangas" in portuguese, "sleeves" in english
-        (True, True)
-    """
-    portuguese, english = grammar().words("S")
-    stops = {".", ",", "?", "!"}
-    return portuguese - stops, english - stops
