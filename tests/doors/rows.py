@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.doors.readers import write_picture, write_recording
+from transformer_jax.data.bad_rows import Unread
 from transformer_jax.data.conversations import read_conversations
 from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.images.data import ImageReadOptions, open_table
@@ -19,7 +20,6 @@ from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
-from transformer_jax.data.unread import Unread
 
 Read = Callable[[str, Any], list[Any]]  # from a path and a policy for bad rows to what was read
 

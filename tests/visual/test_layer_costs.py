@@ -5,10 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.laboratory.complexity import picture as layer_costs
+from transformer_jax.laboratory.complexity import measure as layer_costs
 from transformer_jax.laboratory.complexity.layers import Layer
-from transformer_jax.laboratory.complexity.measure import Measured, Passes
-from transformer_jax.laboratory.complexity.picture import plot_layers
+from transformer_jax.laboratory.complexity.measure import Measured, Passes, plot_layers
 
 
 def measured(times):

@@ -89,7 +89,7 @@ class Complexity(Configuration, group="--"):
             }
             write_json("--json", self.json, content)
         if self.output is not None:
-            from transformer_jax.laboratory.complexity.picture import plot_layers
+            from transformer_jax.laboratory.complexity.measure import plot_layers
 
             with writing("--output", self.output):
                 plot_layers(measured, self.output, device=device)

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, Unread
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.tables import JsonRow, json_rows
 from transformer_jax.data.text import flaw_of
-from transformer_jax.data.unread import Unread
 
 __all__ = [
     "ROLES",

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from transformer_jax.core.config_fields import Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import tfds
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
 from transformer_jax.data.document_stream import (
     DocumentStream,
     TextChunk,
@@ -23,7 +23,6 @@ from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import DataSplits, refuse_several
 from transformer_jax.data.tables import JsonRow, table_format
 from transformer_jax.data.text import local_data, numbered_lines, read_lines, refuse_pipe
-from transformer_jax.data.unread import Unread, log_unread
 
 __all__ = [
     "DocumentStream",

@@ -13,11 +13,10 @@ from typing import Annotated, Literal, TypeAlias
 from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.bad_rows import BadRows, RowErrors
+from transformer_jax.data.bad_rows import BadRows, RowErrors, Unread
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.tables import JsonRow, json_rows, tsv_rows
 from transformer_jax.data.text import check_readable, numbered_lines
-from transformer_jax.data.unread import Unread
 from transformer_jax.data.words import blank_words
 
 __all__ = [

@@ -20,12 +20,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, Unread
 from transformer_jax.data.conversations import Message, check_asked, check_messages
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash
 from transformer_jax.data.tables import JsonRow, json_rows
-from transformer_jax.data.unread import Unread
 
 __all__ = [
     "PreferenceData",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, Unread
 from transformer_jax.data.pairs import (
     Grouping,
     Pairs,
@@ -18,7 +18,6 @@ from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.splits import HELD_OUT, DataSplits
 from transformer_jax.data.tables import json_rows
-from transformer_jax.data.unread import Unread
 
 __all__ = [
     "Summaries",

@@ -8,9 +8,8 @@ from typing import Literal, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors
+from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, Unread
 from transformer_jax.data.text import flaw_of, numbered_lines, refuse_pipe
-from transformer_jax.data.unread import Unread
 
 __all__ = [
     "JsonRow",

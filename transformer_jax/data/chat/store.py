@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, Unread
 from transformer_jax.data.chat.encoding import ChatEncoder, EncodedChat
 from transformer_jax.data.conversations import Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
@@ -19,7 +19,6 @@ from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.data.row_offsets import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
-from transformer_jax.data.unread import Unread
 
 __all__ = ["ChatPlan", "ChatStore", "TooLong", "build_chats", "chat_rows", "split_chats"]
 

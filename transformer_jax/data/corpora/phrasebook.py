@@ -13,10 +13,9 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.corpora.clauses import add_clauses
 from transformer_jax.data.corpora.grammar import Grammar, Pair, Words
 from transformer_jax.data.corpora.greetings import add_greetings
-from transformer_jax.data.corpora.phrases import add_phrases
+from transformer_jax.data.corpora.phrases import add_phrases, add_verbs
 from transformer_jax.data.corpora.places import add_location_clauses, add_places
 from transformer_jax.data.corpora.spelling import read_portuguese, write_english, write_portuguese
-from transformer_jax.data.corpora.verbs import add_verbs
 
 __all__ = [
     "L1_PAIRS",

@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.storage.copies import local_file
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, log_unread
 from transformer_jax.data.images import prepared
 from transformer_jax.data.images.columns import Columns, TextKind
 from transformer_jax.data.images.decoding import MAX_PIXELS
@@ -27,7 +27,6 @@ from transformer_jax.data.images.tables import (
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
 from transformer_jax.data.text import local_data
-from transformer_jax.data.unread import log_unread
 
 __all__ = ["ImageData", "ImageReadOptions", "ImageSplits", "open_images", "open_table", "overlap"]
 

@@ -3,9 +3,8 @@
 import os
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors
+from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, log_unread
 from transformer_jax.data.images.decoding import SUFFIXES
-from transformer_jax.data.unread import log_unread
 
 __all__ = [
     "check_name",

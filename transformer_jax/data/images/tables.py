@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
 from transformer_jax.data.files import listed_path
 from transformer_jax.data.images.columns import Columns
 from transformer_jax.data.images.decoding import SUFFIXES
@@ -32,7 +32,6 @@ from transformer_jax.data.images.sources import (
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import json_rows, tsv_rows
 from transformer_jax.data.text import local_data, read_lines
-from transformer_jax.data.unread import Unread, log_unread
 
 __all__ = ["TABLES", "ImageTable", "is_split_folder", "read_images"]
 

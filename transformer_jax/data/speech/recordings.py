@@ -21,7 +21,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.storage.copies import local_file
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.core.task_progress import log, tracked
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, Unread
 from transformer_jax.data.files import listed_path, open_file
 from transformer_jax.data.pairs import Pairs, describe_overlap, hold_out
 from transformer_jax.data.preparation import Preparation, ReadSettings
@@ -38,7 +38,6 @@ from transformer_jax.data.splits import DataSplits
 from transformer_jax.data.store import open_arrays, write_arrays
 from transformer_jax.data.tables import JsonRow, json_rows, tsv_rows
 from transformer_jax.data.token_file import write_ids
-from transformer_jax.data.unread import Unread
 
 __all__ = [
     "FeatureStore",
