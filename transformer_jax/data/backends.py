@@ -4,7 +4,6 @@ import collections
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -125,7 +124,11 @@ def _words(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
 
 
 def _of_words(
-    model: Any, learn: Learn, texts: Iterable[str], vocab_size: int, special: Special
+    model: Callable[..., models.Model],
+    learn: Learn,
+    texts: Iterable[str],
+    vocab_size: int,
+    special: Special,
 ) -> Backend:
     """A tokenizer of words or subwords.
 

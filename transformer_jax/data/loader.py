@@ -21,7 +21,7 @@ Rows = Callable[[int], np.ndarray]
 class BatchSource(Protocol):
     """A source of examples for each batch, as a pure function of the step."""
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> object:
         """Returns the input of ``make`` for batch ``step``."""
 
 
@@ -85,7 +85,7 @@ def batches(
 
 def prefetched(
     plan: BatchSource,
-    make: Callable[[Any], Made],
+    make: Callable[..., Made],
     *,
     start: int = 0,
     stop: int | None = None,
@@ -132,7 +132,7 @@ class _Steps:
         # Grain counts with C integers; no run takes this many steps.
         return 2**48 if self._stop is None else self._stop
 
-    def __getitem__(self, step: SupportsInt) -> Any:
+    def __getitem__(self, step: SupportsInt) -> object:
         return self._plan.batch(int(step))
 
 

@@ -176,7 +176,9 @@ def encode_preferences(
     )
 
 
-def _of_texts(data: Preferences, tokenizer: Tokenizer) -> tuple[Any, list[Any]]:
+def _of_texts(
+    data: Preferences, tokenizer: Tokenizer
+) -> tuple[list[list[int]], list[list[list[int]]]]:
     """Ids of prompts and, by side, of completions including their end token."""
     prompts = [list(ids) for ids in tokenizer.encode_batch(data.texts)]
     sides = [
@@ -186,7 +188,9 @@ def _of_texts(data: Preferences, tokenizer: Tokenizer) -> tuple[Any, list[Any]]:
     return prompts, sides
 
 
-def _of_conversations(data: Preferences, encode: EncodeAnswers) -> tuple[Any, list[Any]]:
+def _of_conversations(
+    data: Preferences, encode: EncodeAnswers
+) -> tuple[list[list[int]], list[list[list[int]]]]:
     """The same for conversations and answers."""
     sides = []
     for side in zip(*data.completions, strict=True):
@@ -199,7 +203,9 @@ def _of_conversations(data: Preferences, encode: EncodeAnswers) -> tuple[Any, li
     return prompts, sides
 
 
-def _named(data: Preferences, i: int, encode: EncodeAnswers, text: str) -> Any:
+def _named(
+    data: Preferences, i: int, encode: EncodeAnswers, text: str
+) -> tuple[list[int], list[int]]:
     try:
         return encode([data.prompts[i]], [text])[0]
     except DataError as error:

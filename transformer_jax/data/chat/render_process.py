@@ -12,9 +12,13 @@ import mmap
 import resource
 import signal
 import sys
-from typing import IO, Any
+from collections.abc import Callable
+from typing import IO
 
 __all__ = ["main", "most_memory", "most_seconds"]
+
+# From a template and its variables to a text, and the character spans of answers.
+Render = Callable[[str, dict[str, object]], tuple[str, list[tuple[int, int]]]]
 
 _MEGABYTE = 2**20
 # Memory for an empty conversation, and for each byte of a request.
@@ -71,7 +75,9 @@ def most_memory(size: int) -> int:
     return _MEMORY + size * _MEMORY_PER_BYTE
 
 
-def _answer(render: Any, text: str, values: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _answer(
+    render: Render, text: str, values: dict[str, object]
+) -> tuple[dict[str, object], bytes]:
     """Renders a conversation, or returns the kind of error and its message."""
     try:
         return _answer_or_reason(render, text, values)
@@ -84,8 +90,8 @@ def _answer(render: Any, text: str, values: dict[str, Any]) -> tuple[dict[str, A
 
 
 def _answer_or_reason(
-    render: Any, text: str, values: dict[str, Any]
-) -> tuple[dict[str, Any], bytes]:
+    render: Render, text: str, values: dict[str, object]
+) -> tuple[dict[str, object], bytes]:
     import jinja2
     from jinja2.sandbox import SecurityError
 
@@ -111,7 +117,7 @@ def _line(error: object) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _write(sink: IO[bytes], answer: dict[str, Any], text: bytes = b"") -> None:
+def _write(sink: IO[bytes], answer: dict[str, object], text: bytes = b"") -> None:
     sink.write(json.dumps(answer).encode() + b"\n" + text)
     sink.flush()
 

@@ -9,10 +9,11 @@ import datetime
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.parser
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
@@ -46,7 +47,7 @@ class _WrittenText:
         return text
 
 
-def render(text: str, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]]]:
+def render(text: str, values: dict[str, object]) -> tuple[str, list[tuple[int, int]]]:
     """Renders a conversation.
 
     Args:
@@ -81,7 +82,7 @@ def _compiled(text: str) -> jinja2.Template:
     return _environment().from_string(text)
 
 
-def _characters(value: Any) -> int:
+def _characters(value: object) -> int:
     """The number of characters in all texts of a value."""
     if isinstance(value, str):
         return len(value)
@@ -95,7 +96,7 @@ class AnswerSpans(jinja2.ext.Extension):
 
     tags = {"generation"}  # noqa: RUF012  (Jinja declares a set)
 
-    def parse(self, parser: Any) -> nodes.Node:
+    def parse(self, parser: jinja2.parser.Parser) -> nodes.Node:
         """Parses the tag as a call whose body is the tag's content."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
@@ -133,20 +134,20 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         }
         del self.globals["lipsum"]
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         """Returns whether a template may access an attribute."""
         return attr not in _TABLES and super().is_safe_attribute(obj, attr, value)
 
-    def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
         """Refuses an attribute that the sandbox hides."""
         raise SecurityError(f"it reaches for the attribute {attribute!r}")
 
 
 def _tojson(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """Encodes JSON without escaping characters for HTML."""
@@ -176,12 +177,12 @@ def _namespace(*args: Any, **fields: Any) -> Namespace:
 class _Namespace(Namespace):
     """A namespace without names that begin with an underscore."""
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         _check_name(name)
         super().__setitem__(name, value)
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"it stores the attribute {name!r}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.chat.render_client import render_elsewhere
 from transformer_jax.data.chat.token_names import (
     TOKEN_NAMES,
@@ -128,7 +129,7 @@ class ChatTemplate:
                 )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Converts ``value`` to plain types, whose methods are safe for a template to call."""
     if isinstance(value, str):
         return str(value)
@@ -253,7 +254,7 @@ def _of_json(path: Path) -> ChatTemplate | None:
     return ChatTemplate(text, tokens_of(fields) if named else None, str(path))
 
 
-def _named(templates: list[Any]) -> Iterator[tuple[Any, Any]]:
+def _named(templates: Sequence[Json]) -> Iterator[tuple[Json, Json]]:
     for one in templates:
         if isinstance(one, dict):
             yield one.get("name"), one.get("template")

@@ -12,9 +12,10 @@ import math
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.json_types import Json
 from transformer_jax.data.tokenizer_files.patterns import examine
 
 __all__ = ["TokenizerParts", "check_parts", "longest_replacement"]
@@ -90,13 +91,13 @@ def longest_replacement(charsmap: bytes) -> int:
     return max(len(text.decode("utf-8", "replace")) for text in texts)
 
 
-def _fields(text: str) -> dict[str, Any]:
+def _fields(text: str) -> dict[str, Json]:
     """Returns the fields of the file, and those of its model except vocabulary and merges."""
     try:
-        fields = {}
+        fields: dict[str, Json] = {}
         for name, at in (walk := _Walk(text)).members():
             if name == "model" and text.startswith("{", at):
-                model = {}
+                model: dict[str, Json] = {}
                 for key, start in walk.members():
                     skipped = key in _LARGE and walk.skip()
                     model[key] = None if skipped else walk.value(f"model.{key}", start)
@@ -125,7 +126,7 @@ class _Walk:
             found = _NAME.match(self._text, self._at)
             if found is None:
                 raise DataError(f"it is not JSON at character {self._at}: a name is missing")
-            name = self._json(found[0][:1_000], 0)[0]
+            name = str(self._json(found[0][:1_000], 0)[0])
             if name in seen:
                 raise DataError(f"the name {name[:40]!r} is repeated")
             seen.add(name)
@@ -137,7 +138,7 @@ class _Walk:
             self._take(",")
         self._take("}")
 
-    def value(self, name: str, at: int) -> Any:
+    def value(self, name: str, at: int) -> Json:
         """Reads a value of limited length."""
         most = _LONGEST_TOKENS if name == "added_tokens" else _LONGEST_PART
         part = self._text[at : at + most]
@@ -162,7 +163,7 @@ class _Walk:
         if self._at < len(self._text):
             raise DataError(f"it is not JSON at character {self._at}: it should end there")
 
-    def _json(self, text: str, at: int) -> tuple[Any, int]:
+    def _json(self, text: str, at: int) -> tuple[Json, int]:
         try:
             return self._decoder.raw_decode(text, at)
         except ValueError as error:
@@ -178,14 +179,14 @@ class _Walk:
         return found.end() if found else at
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise DataError("a name is repeated in an object")
     return found
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: Json) -> None:
     if not isinstance(model, dict):
         raise DataError("model is not an object")
     _check_texts("model", {key: value for key, value in model.items() if key not in _LARGE})
@@ -196,7 +197,7 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_frame(part: Any) -> None:
+def _check_frame(part: Json) -> None:
     """Refuses special tokens around a text that are more than a frame."""
     for step in _steps("post_processor", part):
         tokens = step.get("special_tokens")
@@ -217,16 +218,16 @@ def _check_frame(part: Any) -> None:
                 )
 
 
-def _template(entries: Any) -> Iterator[tuple[str, str]]:
+def _template(entries: Json) -> Iterator[tuple[str, str]]:
     """Yields the kinds and names of a template's entries."""
     for entry in entries if isinstance(entries, list) else ():
         for kind, value in entry.items() if isinstance(entry, dict) else ():
             yield kind, str(value.get("id")) if isinstance(value, dict) else ""
 
 
-def _steps(name: str, part: Any) -> list[dict[str, Any]]:
+def _steps(name: str, part: Json) -> list[dict[str, Json]]:
     """Returns all steps of a part, those of sequences in their order."""
-    steps, waiting = list[dict[str, Any]](), [part]
+    steps, waiting = list[dict[str, Json]](), [part]
     while waiting:
         step = waiting.pop()
         if not isinstance(step, dict):
@@ -253,7 +254,7 @@ class _Effect(NamedTuple):
     safe: bool
 
 
-def _effect(name: str, part: Any) -> _Effect:
+def _effect(name: str, part: Json) -> _Effect:
     """Checks a part that changes or divides texts.
 
     Raises:
@@ -268,16 +269,17 @@ def _effect(name: str, part: Any) -> _Effect:
     return _Effect(growth, sum(step.prefixes for step in steps), all(step.safe for step in steps))
 
 
-def _check_added(tokens: Any, normalizer: _Effect) -> None:
+def _check_added(tokens: Json, normalizer: _Effect) -> None:
     """Refuses added tokens that are too long after normalization, which may change each of them."""
     _check_texts("added_tokens", tokens)
-    contents = [one.get("content") for one in tokens or () if isinstance(one, dict)]
+    listed = tokens if isinstance(tokens, list) else ()
+    contents = [one.get("content") for one in listed if isinstance(one, dict)]
     size = sum(len(one) + normalizer.prefixes for one in contents if isinstance(one, str))
     if size * normalizer.growth > _MOST_ADDED:
         raise DataError(f"added_tokens have {plural(size, 'character')} in total, too many")
 
 
-def _check_step(name: str, step: dict[str, Any]) -> _Effect:
+def _check_step(name: str, step: dict[str, Json]) -> _Effect:
     """Checks a step that changes or divides texts, and returns its effect."""
     charsmap = step.get("precompiled_charsmap")
     rest = {key: value for key, value in step.items()
@@ -304,14 +306,14 @@ def _check_step(name: str, step: dict[str, Any]) -> _Effect:
     return _Effect(growth, 0, safe)
 
 
-def _charsmap_growth(name: str, charsmap: Any) -> float:
+def _charsmap_growth(name: str, charsmap: Json) -> float:
     try:
-        return float(longest_replacement(base64.b64decode(charsmap, validate=True)))
+        return float(longest_replacement(base64.b64decode(cast(str, charsmap), validate=True)))
     except (TypeError, ValueError, binascii.Error):
         raise DataError(f"{name}.precompiled_charsmap is damaged") from None
 
 
-def _check_texts(name: str, value: Any) -> None:
+def _check_texts(name: str, value: Json) -> None:
     """Refuses long texts anywhere in a value."""
     waiting = [(name, value)]
     while waiting:
