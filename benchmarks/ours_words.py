@@ -24,7 +24,7 @@ def train(
     from transformer_jax.word_vectors.embeddings import WordEmbeddings
     from transformer_jax.word_vectors.formats import save_embeddings
     from transformer_jax.word_vectors.settings import Word2VecConfig
-    from transformer_jax.word_vectors.training import initial_tables, train_epochs
+    from transformer_jax.word_vectors.word2vec_training import initial_tables, train_epochs
 
     folder = tempfile.TemporaryDirectory()
     began = time.perf_counter()

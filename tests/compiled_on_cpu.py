@@ -13,7 +13,7 @@ import jax
 
 from transformer_jax.parallel.device_catalog import DeviceType, Target
 from transformer_jax.planning import plan
-from transformer_jax.planning.programs import Shape
+from transformer_jax.planning.run_programs import Shape
 from transformer_jax.recipes.registry import named_runs
 
 PRETRAIN_RUNS = named_runs("masked_lm")

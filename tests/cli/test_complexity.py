@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax.cli.complexity import Complexity
 from transformer_jax.cli.main import main
-from transformer_jax.laboratory.complexity.layers import KINDS, Layer
+from transformer_jax.laboratory.complexity.layer_formulas import KINDS, Layer
 
 SMALL = ["--lengths", "16", "32", "--sizes", "64", "--repetitions", "1"]
 FLOPS, SECONDS = r"[\d.]+(?: [kMG])?", r"[\d.]+ (?:s|ms|µs)"

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.core.errors import ArgumentError, CheckpointError, ConfigError
+from transformer_jax.data.images.picture_store import Pictures
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.store import Pictures
 from transformer_jax.inference.images import picture_batches
 from transformer_jax.inference.pretrained import open_pretrained
 from transformer_jax.interop.hf_run_directory import HFRunDirectory

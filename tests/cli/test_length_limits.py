@@ -17,7 +17,7 @@ from transformer_jax.cli.translate import Translate
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import LengthLimit
 from transformer_jax.decoding.hf_config import GenerationConfig
-from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.decoding.length_penalty import learn_length_limit
 from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.inference.generation_settings import search_settings

@@ -14,7 +14,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoders import pools_of, vectors_of
 from transformer_jax.inference.pretrained import open_pretrained, read_facts
 from transformer_jax.interop.sentence_dense import copy_dense, read_dense
-from transformer_jax.interop.sentences import sentence_fields
+from transformer_jax.interop.sentence_encoders import sentence_fields
 from transformer_jax.interop.tensor_files import open_tensors
 from transformer_jax.runs.config_guard import changed_config
 from transformer_jax.runs.run_directory import RunDirectory

@@ -5,7 +5,7 @@ import pytest
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.documents import TextOptions, read_texts
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled_files import LabeledOptions, read_sentences, read_tagged
 from transformer_jax.data.sources import Files, ReadOptions, read_pairs
 from transformer_jax.data.summaries import read_summaries

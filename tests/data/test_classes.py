@@ -8,8 +8,8 @@ import pytest
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.classes import class_numbers, describe_classes, sort_classes
 from transformer_jax.data.images.data import ImageSplits
-from transformer_jax.data.images.sources import ArrayPictures
-from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.images.picture_sources import ArrayPictures
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.labeled import (
     LabeledData,
     LabeledOptions,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled import (
     LabeledData,
     LabeledOptions,

@@ -9,7 +9,7 @@ from transformer_jax.cli.support.input_lines import given_lines
 from transformer_jax.cli.support.pictures import picture_paths
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.files import listed_path
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.pair_files import read_table
 from transformer_jax.data.speech.recordings import read_manifest
 

@@ -15,7 +15,7 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.core.old_names import current_config
 from transformer_jax.data.aligned import find_misalignment
 from transformer_jax.data.corpora import phrasebook
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled_files import read_sentences
 from transformer_jax.data.sources import (
     Files,

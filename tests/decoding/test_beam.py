@@ -12,7 +12,7 @@ import pytest
 from tests.decoding.finding import SearchRows, find
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.length_penalty import length_penalty
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.search_plan import penalty_table
 from transformer_jax.decoding.search_state import Steps

@@ -30,10 +30,14 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.layers.basic import Embed
-from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
+from transformer_jax.models.layers.recurrent_layers import Recurrent
 from transformer_jax.models.protocol import Decodable
-from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.recurrent_modules import (
+    ContextDecoder,
+    RecurrentDecoder,
+    RecurrentEncoder,
+)
 from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 
 B, S, T, V, D = 3, 4, 5, 7, 16

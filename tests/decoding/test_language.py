@@ -28,7 +28,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.placement import split_model
-from transformer_jax.training.adapters import Adapter, merge_adapter, with_choice
+from transformer_jax.training.adapter_parts import Adapter, merge_adapter, with_choice
 
 CONTEXT = 24
 PROMPTS = ["abc", "jello, jello", "", "abcdefghijklm", "a b c d e f g h i j k l m n o p a b c d"]

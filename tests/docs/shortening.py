@@ -13,13 +13,13 @@ from transformer_jax.cli.laboratory import COMMANDS as EXPERIMENTS
 from transformer_jax.cli.run_flags import asked_run, parse_flags
 from transformer_jax.cli.training import EVERY
 from transformer_jax.data.corpora import (
-    babel_pairs,
+    babel,
     in_context,
     phrasebook,
     python_docs,
     python_library,
 )
-from transformer_jax.data.images import captions
+from transformer_jax.data.images import captioned_pictures as captions
 
 # Of everything that is trained.
 LENGTHS = {
@@ -63,8 +63,8 @@ def few_texts(monkeypatch: Any) -> None:
     """Makes the built-in corpora small, including their test sets."""
     for corpus in (phrasebook, in_context, python_docs, python_library):
         monkeypatch.setattr(corpus, "generate", _first(corpus.generate, 40))
-    monkeypatch.setattr(babel_pairs, "TESTS", 3)
-    monkeypatch.setattr(babel_pairs, "VALIDATION", 4)
+    monkeypatch.setattr(babel, "TESTS", 3)
+    monkeypatch.setattr(babel, "VALIDATION", 4)
     monkeypatch.setattr(captions, "TEST_SCENES", 4)
 
 

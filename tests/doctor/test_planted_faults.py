@@ -16,7 +16,7 @@ from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Scores
 from transformer_jax.models.layers.cache import Cache, LayerCache
-from transformer_jax.models.recurrent import RecurrentEncoder
+from transformer_jax.models.recurrent_modules import RecurrentEncoder
 from transformer_jax.models.transformer import layers, models
 from transformer_jax.models.transformer.layers import Attention, Block, Stack
 from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder

@@ -15,8 +15,8 @@ from tests.doors import readers, table
 from tests.doors.changed_models import DEEP, DIGITS, Prepare
 from tests.doors.hostile_folders import FOLDERS
 from transformer_jax.data.documents import TextOptions, read_texts
-from transformer_jax.data.images.sources import pixels_of
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_sources import pixels_of
+from transformer_jax.data.images.picture_tables import read_images
 
 # --- Readers of data: what is no file, and what is no text of the format -------------------------
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from transformer_jax.data.conversations import read_conversations
 from transformer_jax.data.documents import TextOptions, read_texts
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled import read_labeled
 from transformer_jax.data.labeled_files import LabeledOptions
 from transformer_jax.data.preferences import read_preferences

@@ -19,7 +19,7 @@ from tests.doors.readers import Form
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.images.data import ImageData, ImageReadOptions
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled import LabeledData
 from transformer_jax.data.labeled_files import LabeledOptions
 from transformer_jax.data.preferences import PreferenceData, open_preferences

@@ -22,8 +22,8 @@ from tests.doors.readers import Form
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.added_tokens import add_tokens, tag_languages
+from transformer_jax.data.chat.conversation_store import build_chats
 from transformer_jax.data.chat.encoding import ChatEncoder
-from transformer_jax.data.chat.store import build_chats
 from transformer_jax.data.chat.template import named_template, special_tokens
 from transformer_jax.data.conversations import read_conversations
 from transformer_jax.data.coverage import unknown_texts

@@ -22,7 +22,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.evaluation.captions import caption_words
 from transformer_jax.evaluation.diversity import distinct_n
 from transformer_jax.evaluation.error_rates import word_error_rate
-from transformer_jax.evaluation.words import main_script, split_characters, split_words
+from transformer_jax.evaluation.word_splitting import main_script, split_characters, split_words
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 from transformer_jax.inference.texts import TaggingPredictor
 from transformer_jax.visual.heat_maps import word_maps
@@ -241,7 +241,7 @@ ELSEWHERE = {
     "data/corpora/": "texts of the package itself",
     "data/tokenizer_files/": "patterns of files, and memory of a process",
     "data/chat/render_process.py": "memory of a process",
-    "evaluation/words.py": "counts letters of scripts; words as sacreBLEU's tokenizers part them",
+    "evaluation/word_splitting.py": "letters of scripts; words as sacreBLEU's tokenizers part them",
     "evaluation/answers.py": "SQuAD's own script, which drops English articles",
     "word_vectors/formats.py": "bytes: fields of a file of vectors",
     "word_vectors/rows.py": "bytes: fields of a file of vectors",

@@ -12,7 +12,7 @@ import transformer_jax
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.data.denoising import NoiseConfig
-from transformer_jax.planning.programs import buckets
+from transformer_jax.planning.run_programs import buckets
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.denoising import DenoisingRun
 from transformer_jax.recipes.registry import named_runs

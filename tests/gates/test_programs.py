@@ -19,7 +19,7 @@ from transformer_jax.models.build import make_model
 from transformer_jax.parallel.device_catalog import find_target
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.planning.plan import compile_program, estimate_program, programs
-from transformer_jax.planning.programs import Shape
+from transformer_jax.planning.run_programs import Shape
 from transformer_jax.recipes.captions import CaptionRun
 from transformer_jax.recipes.clip import ClipRun
 from transformer_jax.recipes.images import ImageRun

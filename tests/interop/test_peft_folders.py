@@ -28,7 +28,7 @@ from transformer_jax.interop.hf_run_directory import convert
 from transformer_jax.interop.peft import CONFIG, WEIGHTS, read_peft
 from transformer_jax.interop.peft_modules import bare_name, linear_maps
 from transformer_jax.runs.checkpoint_reader import load_params
-from transformer_jax.training.adapters import merge_adapter
+from transformer_jax.training.adapter_parts import merge_adapter
 
 SPECIAL = ("<start>", "<pad>", "<stop>", "<unk>", "</s>")
 DAMAGED = [

@@ -18,7 +18,9 @@ from tests.models import (
     test_decoder,
     test_encoder_decoder,
     test_features,
-    test_recurrent,
+)
+from tests.models import (
+    test_recurrent_modules as test_recurrent,
 )
 from transformer_jax.core.trees import flatten_dict, with_leaves
 from transformer_jax.models.build import make_model

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from transformer_jax.core.errors import CheckpointError
-from transformer_jax.data.images.sources import ArrayPictures
-from transformer_jax.data.images.store import ImageStore, Pictures
+from transformer_jax.data.images.picture_sources import ArrayPictures
+from transformer_jax.data.images.picture_store import ImageStore, Pictures
 from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.models.config import ImageConfig
 

@@ -14,7 +14,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.data.examples import encode_sentences
 from transformer_jax.inference.encoders import pools_of, vectors_of
 from transformer_jax.inference.pretrained import open_pretrained, read_facts
-from transformer_jax.interop.sentences import sentence_fields
+from transformer_jax.interop.sentence_encoders import sentence_fields
 
 LENGTH = 256  # tokens that its authors let it read, as sentence_bert_config.json says
 REFERENCE = np.load(layouts.REFERENCES / "minilm.npz")

@@ -23,10 +23,10 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import WEIGHTS, read_peft, write_peft
-from transformer_jax.models.adapters import LoRALinear
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.lora import with_adapters
-from transformer_jax.training.adapters import merge_adapter
+from transformer_jax.models.lora_layers import LoRALinear
+from transformer_jax.training.adapter_parts import merge_adapter
 
 peft = pytest.importorskip("peft")
 torch = pytest.importorskip("torch")
@@ -215,7 +215,7 @@ def test_peft_loads_what_is_written_here(kind, base, tmp_path):
     """Adapters that were trained here, each map with an A of its own, on attention alone."""
     folder, checkpoint, _, params, run = base(kind)
     leaves = {name: np.asarray(leaf) for name, leaf in flatten_dict(params).items()}
-    from transformer_jax.training.adapters import Adapter
+    from transformer_jax.training.adapter_parts import Adapter
 
     rng = np.random.default_rng(3)
     own = {}

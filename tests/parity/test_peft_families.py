@@ -11,7 +11,7 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.interop.peft import read_peft
 from transformer_jax.interop.peft_modules import untied
-from transformer_jax.training.adapters import merge_adapter
+from transformer_jax.training.adapter_parts import merge_adapter
 
 peft = pytest.importorskip("peft")
 torch = pytest.importorskip("torch")

@@ -21,7 +21,7 @@ from transformer_jax.inference.merging import write_with_adapter
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.interop.peft import CONFIG, read_peft, write_peft
 from transformer_jax.interop.peft_modules import untied
-from transformer_jax.training.adapters import merge_adapter
+from transformer_jax.training.adapter_parts import merge_adapter
 
 peft = pytest.importorskip("peft")
 torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
+from transformer_jax.models.layers.recurrent_layers import Recurrent, RecurrentLayer
 
 B, T, I, D = 4, 9, 5, 8
 LENGTHS = np.array([9, 4, 1, 6])

@@ -9,8 +9,8 @@ from benchmarks import programs as cases
 from tests.planning.compiled_plans import NAMED, RESULTS, run_of, stored_cases
 from transformer_jax.parallel.device_catalog import plan_target
 from transformer_jax.planning import plan
-from transformer_jax.planning.kernels import attention_kernels
-from transformer_jax.planning.programs import Shape
+from transformer_jax.planning.planned_kernels import attention_kernels
+from transformer_jax.planning.run_programs import Shape
 from transformer_jax.recipes.sizing import for_device
 
 CASES = stored_cases()

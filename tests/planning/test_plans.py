@@ -17,7 +17,7 @@ from transformer_jax.parallel.device_catalog import DEVICES, Target, plan_target
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
 from transformer_jax.planning import plan
-from transformer_jax.planning import programs as planned
+from transformer_jax.planning import run_programs as planned
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.registry import named_runs

@@ -19,7 +19,7 @@ from transformer_jax.planning.memory_estimate import (
     residual_bytes,
     translator_bytes,
 )
-from transformer_jax.planning.programs import Shape
+from transformer_jax.planning.run_programs import Shape
 from transformer_jax.recipes.registry import named_runs
 
 RUNS = named_runs("language_model", "ngram")

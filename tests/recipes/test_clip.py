@@ -11,7 +11,7 @@ from PIL import Image
 import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.data.images import captions
+from transformer_jax.data.images import captioned_pictures as captions
 from transformer_jax.runs.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.images.augmentation import Augmentation
-from transformer_jax.data.images.captions import scenes_table
+from transformer_jax.data.images.captioned_pictures import scenes_table
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.tokenizer import train_tokenizer

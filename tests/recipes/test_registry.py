@@ -32,7 +32,7 @@ from transformer_jax.recipes.tasks.image_task import ImageSettings
 from transformer_jax.recipes.tasks.labeled import ExampleSettings, LabeledSettings
 from transformer_jax.recipes.tasks.language_model_task import LanguageModelSettings
 from transformer_jax.recipes.tasks.masked_lm_task import MaskedLMSettings, SentenceObjectiveSettings
-from transformer_jax.recipes.tasks.settings import ImageTask, LengthSettings
+from transformer_jax.recipes.tasks.settings import ImageTask, TrainingLength
 from transformer_jax.recipes.tasks.summarization_task import SummarizationSettings, SummarySettings
 from transformer_jax.recipes.tasks.translation_task import PairSettings, TranslationSettings
 from transformer_jax.runs.config_guard import differences
@@ -44,7 +44,7 @@ NAMED = [(recipe, name) for recipe in RECIPES if recipe != "captioning"
 BOTH = TransformerConfig()
 DECODER = dataclasses.replace(BOTH, encoder_layers=0)
 ENCODER = dataclasses.replace(BOTH, decoder_layers=0)
-PAIRS, LENGTH = PairSettings(ReadOptions()), LengthSettings(9)
+PAIRS, LENGTH = PairSettings(ReadOptions()), TrainingLength(9)
 LIBRARY = {
     "translation": TranslationSettings(BOTH, PAIRS),
     "recurrent_translation": TranslationSettings(RecurrentConfig(), PAIRS),

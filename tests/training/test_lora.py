@@ -14,7 +14,6 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.functional.low_rank import column_gain
-from transformer_jax.models.adapters import LoRALinear, choose_rows, init_adapter
 from transformer_jax.models.build import make_model
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -25,6 +24,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.lora import lora, merged, split_adapters
+from transformer_jax.models.lora_layers import LoRALinear, choose_rows, init_adapter
 from transformer_jax.models.partition import overlay
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.parallel.mesh import make_mesh
@@ -33,7 +33,7 @@ from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 from transformer_jax.training import objectives
-from transformer_jax.training.adapters import Adapter, with_choice
+from transformer_jax.training.adapter_parts import Adapter, with_choice
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import TrainState, abstract_parts, create_state, digest, split
 from transformer_jax.training.step import make_step

@@ -31,7 +31,7 @@ from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.runs import manifest
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 from transformer_jax.training import objectives
-from transformer_jax.training.adapters import merge_adapter, of_run
+from transformer_jax.training.adapter_parts import merge_adapter, of_run
 from transformer_jax.training.optimizers import make_optimizer, weight_decay_mask
 from transformer_jax.training.preference_objectives import beside_reference
 from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig

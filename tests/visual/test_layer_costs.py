@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.laboratory.complexity import measure as layer_costs
-from transformer_jax.laboratory.complexity.layers import Layer
+from transformer_jax.laboratory.complexity.layer_formulas import Layer
 from transformer_jax.laboratory.complexity.measure import Measured, Passes, plot_layers
 
 

@@ -11,7 +11,7 @@ import pytest
 import transformer_jax.visual
 from transformer_jax.visual.attention import AttentionMaps, attention_html
 from transformer_jax.visual.heat_maps import HeatMaps, heat_map_page
-from transformer_jax.visual.words import WordVectors, word_vectors_html
+from transformer_jax.visual.word_contexts import WordVectors, word_vectors_html
 
 TEMPLATES = sorted(Path(transformer_jax.visual.__file__).parent.glob("*.html"))
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -50,7 +50,7 @@ class BPEMerges(Configuration, group="--"):
         ]
         print(plain_table(("merge", "pair", "times", "text"), rows, left=4))
         if self.output is not None:
-            from transformer_jax.visual.merges import plot_merges
+            from transformer_jax.visual.merge_pictures import plot_merges
 
             with writing("--output", self.output):
                 plot_merges(steps, self.output)

@@ -9,7 +9,7 @@ from transformer_jax.core.config_fields import Configuration, OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.laboratory.complexity.layers import Kind, Layer
+    from transformer_jax.laboratory.complexity.layer_formulas import Kind, Layer
     from transformer_jax.laboratory.complexity.measure import Measured
 
 __all__ = ["Complexity"]
@@ -125,7 +125,7 @@ class Complexity(Configuration, group="--"):
 
     def combined(self) -> "list[Layer]":
         """Returns each kind with each length and size, and each of its kernel widths or windows."""
-        from transformer_jax.laboratory.complexity.layers import Layer
+        from transformer_jax.laboratory.complexity.layer_formulas import Layer
 
         extents = {"restricted": self.windows, "convolution": self.kernels, "dilated": self.kernels}
         return [
@@ -157,7 +157,7 @@ class Complexity(Configuration, group="--"):
 
 def _growth(kinds: "list[Kind]") -> str:
     """Returns table 1, with the exact count for each order of growth."""
-    from transformer_jax.laboratory.complexity.layers import GROWTH
+    from transformer_jax.laboratory.complexity.layer_formulas import GROWTH
 
     head = ("layer", "operations", "multiply-adds", "sequential", "path", "path length")
     shown = [(kind, *GROWTH[kind]) for kind in dict.fromkeys(kinds)]

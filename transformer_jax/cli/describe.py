@@ -121,8 +121,8 @@ class Describe(RunCommand):
             ConfigError: There is no such device.
         """
         from transformer_jax.parallel.device_catalog import plan_target
-        from transformer_jax.planning.kernels import model_kernels
-        from transformer_jax.planning.programs import Shape
+        from transformer_jax.planning.planned_kernels import model_kernels
+        from transformer_jax.planning.run_programs import Shape
         from transformer_jax.recipes.sizing import dtype_of
 
         target = plan_target(name)
@@ -365,7 +365,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
     from transformer_jax.functional.masks import Mask
     from transformer_jax.models.transformer.layers import sinusoids
     from transformer_jax.visual.attention_flow import HeadSizes, plot_multi_head_attention
-    from transformer_jax.visual.positions import padded_masks, plot_masks, plot_positions
+    from transformer_jax.visual.position_pictures import padded_masks, plot_masks, plot_positions
 
     window = config.scores.sliding_window
     masks = {}

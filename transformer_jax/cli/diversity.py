@@ -68,7 +68,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")
         from transformer_jax.evaluation.diversity import diversity
-        from transformer_jax.evaluation.words import choose_tokenize
+        from transformer_jax.evaluation.word_splitting import choose_tokenize
         from transformer_jax.inference.varieties import write_varieties
 
         found = write_varieties(
@@ -104,7 +104,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         check_file("--json", self.json, (".json",))
         check_file("--output", self.output, SUFFIXES)
         if self.tokenize is not None:
-            from transformer_jax.evaluation.words import check_tokenize
+            from transformer_jax.evaluation.word_splitting import check_tokenize
 
             check_tokenize(self.tokenize, "--tokenize")
 

@@ -120,7 +120,7 @@ class Export(CheckpointCommand):
 
     def write_sentences(self, output: Path, source: Path, fields: Mapping[str, Any]) -> None:
         """Writes the pooling of a sentence encoder, or notes that it cannot be written."""
-        from transformer_jax.interop.sentences import write_sentence_files
+        from transformer_jax.interop.sentence_encoders import write_sentence_files
 
         if not write_sentence_files(output, source, fields, self.dtype):
             print(
@@ -191,7 +191,7 @@ class Export(CheckpointCommand):
 
     def wrote(self, path: Path) -> bool:
         """Returns whether a file or directory may be from an earlier export."""
-        from transformer_jax.interop.sentences import written_names
+        from transformer_jax.interop.sentence_encoders import written_names
 
         if path.is_file() and any(path.match(pattern) for pattern in WRITTEN):
             return True

@@ -35,7 +35,7 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     """
     from transformer_jax.parallel.device_catalog import plan_target
     from transformer_jax.planning import plan
-    from transformer_jax.planning.programs import mesh_on
+    from transformer_jax.planning.run_programs import mesh_on
     from transformer_jax.recipes.checks import validated_settings
     from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.registry import get_recipe
@@ -157,7 +157,7 @@ def _advice(run: Any, found: Any, programs: list[Any]) -> str:
 
 
 def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
-    from transformer_jax.planning.kernels import FUSED
+    from transformer_jax.planning.planned_kernels import FUSED
 
     rows: list[tuple[str, ...]] = []
     for program in programs:

@@ -55,7 +55,7 @@ class Report(Configuration, group="--"):
         if self.json is not None:
             write_json("--json", self.json, _content(own))
         if self.output is not None:
-            from transformer_jax.visual.bleu import plot_bleu
+            from transformer_jax.visual.bleu_chart import plot_bleu
 
             with writing("--output", self.output):
                 plot_bleu(self.output, own)

@@ -21,7 +21,7 @@ from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
 
 if TYPE_CHECKING:
     from transformer_jax.word_vectors.corpus import Corpus
-    from transformer_jax.word_vectors.training import EpochReport
+    from transformer_jax.word_vectors.word2vec_training import EpochReport
 
 __all__ = ["PROGRAM", "Resume", "Train", "main", "run", "run_as_program"]
 

@@ -13,7 +13,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.recipes.generation_flags import LanguageFlags
 
 if TYPE_CHECKING:
-    from transformer_jax.visual.words import WordVectors
+    from transformer_jax.visual.word_contexts import WordVectors
 
 __all__ = ["WordVectorsCommand"]
 
@@ -52,7 +52,7 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
         found = [one for text in self.sentences for one in vectors.word(text, word)]
         if len(found) < 2:
             raise ConfigError(f'"{word}" occurs only once: add a sentence with it')
-        from transformer_jax.visual.words import cosines, word_vectors_html
+        from transformer_jax.visual.word_contexts import cosines, word_vectors_html
 
         names, rows = cosines(found)
         width = max(len(name) for name, _ in rows)

@@ -18,7 +18,7 @@ from transformer_jax.data.files import read_file
 __all__ = [
     "LabeledReader",
     "PreparedReader",
-    "TextReader",
+    "PreparedTextReader",
     "TranslationReader",
     "find_prepared",
     "open_labeled",
@@ -173,7 +173,7 @@ class TranslationReader(PreparedReader):
             yield " ".join(source.split("\n")), " ".join(target.split("\n"))
 
 
-class TextReader(PreparedReader):
+class PreparedTextReader(PreparedReader):
     """The documents of a prepared data set, split by split.
 
     Attributes:
@@ -278,10 +278,10 @@ def open_labeled(
     return LabeledReader(find_prepared(name, data_dir), texts, label, numbers=numbers)
 
 
-def open_text(name: str, data_dir: str | None = None, field: str = "text") -> TextReader:
-    """Opens a data set by name; see ``find_prepared`` and ``TextReader``."""
+def open_text(name: str, data_dir: str | None = None, field: str = "text") -> PreparedTextReader:
+    """Opens a data set by name; see ``find_prepared`` and ``PreparedTextReader``."""
     _package()
-    return TextReader(find_prepared(name, data_dir), field)
+    return PreparedTextReader(find_prepared(name, data_dir), field)
 
 
 def open_translation(

@@ -16,7 +16,7 @@ from transformer_jax.models.protocol import Extendable
 __all__ = ["advance_beams", "read_back"]
 
 
-class _Scores(NamedTuple):
+class _TokenScores(NamedTuple):
     """Scores of the next token of each beam, and their conversion to log-probabilities."""
 
     raw: Float[Array, "R V"]  # logits, or log-probabilities if processors need them
@@ -130,19 +130,19 @@ def _scores(
     at: StepContext,
     plan: SearchPlan,
     values: SearchValues,
-) -> _Scores:
+) -> _TokenScores:
     (B, M), V = state.total.shape, logits.shape[1]
     peak, rest = (part.reshape(B, M) for part in functional.normalizer(logits))
     each = values.map_rows(lambda value: jnp.repeat(value, M))
     if not plan.ranks_log_probs:
-        return _Scores(process_logits(logits, at, plan, each), None, peak, rest, False)
+        return _TokenScores(process_logits(logits, at, plan, each), None, peak, rest, False)
     log_probs = (logits.reshape(B, M, V) - peak[:, :, None]) - rest[:, :, None]
     log_probs = log_probs.reshape(B * M, V)
     processed = process_logits(log_probs, at, plan, each)
-    return _Scores(processed, log_probs, peak, rest, True)
+    return _TokenScores(processed, log_probs, peak, rest, True)
 
 
-def _onward(state: SearchState, scores: _Scores, at: StepContext) -> _Ways:
+def _onward(state: SearchState, scores: _TokenScores, at: StepContext) -> _Ways:
     """Returns the ``num_beams`` best continuations that do not end.
 
     Only the best of each beam are compared across beams. If processors only mask tokens, only these
@@ -159,7 +159,7 @@ def _onward(state: SearchState, scores: _Scores, at: StepContext) -> _Ways:
 
 def _ends(
     state: SearchState,
-    scores: _Scores,
+    scores: _TokenScores,
     at: StepContext,
     plan: SearchPlan,
     values: SearchValues,
@@ -185,7 +185,7 @@ def _ends(
     return _with_model(state, scores, _Ways(totals, beams.reshape(B, -1), tokens.reshape(B, -1)))
 
 
-def _with_model(state: SearchState, scores: _Scores, ways: _Ways) -> _Ways:
+def _with_model(state: SearchState, scores: _TokenScores, ways: _Ways) -> _Ways:
     """Returns ``ways`` with the model's log-probabilities, if the ranking uses other scores."""
     if scores.model is None or state.model is None:
         return ways

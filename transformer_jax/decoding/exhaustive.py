@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.length_penalty import length_penalty
 from transformer_jax.decoding.options import SpecialTokens
 
 __all__ = ["ExactHypothesis", "exhaustive_search", "num_sequences"]

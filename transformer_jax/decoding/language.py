@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.core.trees import device_of
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
 from transformer_jax.decoding.exhaustive import Scorer
 from transformer_jax.decoding.generation_config import GenerationConfig
@@ -29,8 +29,8 @@ from transformer_jax.decoding.text_generation import Pending, beam_search_of, re
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windowed_generation import ContextTextGenerator, TextStart
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.models.adapters import choose_rows
 from transformer_jax.models.layers.basic import check_indices
+from transformer_jax.models.lora_layers import choose_rows
 from transformer_jax.parallel.placement import ModelOrSplit, prepared, round_up_rows, split_model
 
 __all__ = ["DecoderLanguageModel"]

@@ -10,7 +10,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
 from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.partial_text import GenerationSequence, Source

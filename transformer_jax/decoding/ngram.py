@@ -12,7 +12,7 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest, TextScore

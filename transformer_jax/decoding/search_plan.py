@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, PyTree
 
 from transformer_jax.decoding.generation_config import GenerationConfig, Normalization
-from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.length_penalty import length_penalty
 from transformer_jax.decoding.options import SpecialTokens
 
 __all__ = [

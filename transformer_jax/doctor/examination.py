@@ -23,7 +23,7 @@ from transformer_jax.core.task_progress import show_progress
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.doctor.checks import Check, largest
 from transformer_jax.doctor.families import model_checks
-from transformer_jax.doctor.kernels import attention_layers, kernels_of
+from transformer_jax.doctor.kernel_laws import attention_layers, kernels_of
 from transformer_jax.laws import Finding
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.models.recurrent_config import ModelConfig

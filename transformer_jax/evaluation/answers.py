@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.evaluation.words import split_characters
+from transformer_jax.evaluation.word_splitting import split_characters
 
 __all__ = [
     "FewShotResult",

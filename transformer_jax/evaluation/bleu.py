@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sacrebleu.metrics import CHRF
 
 from transformer_jax.core.errors import DataError, plural
-from transformer_jax.evaluation.words import choose_tokenize, make_bleu
+from transformer_jax.evaluation.word_splitting import choose_tokenize, make_bleu
 
 __all__ = ["BleuScores", "translation_scores"]
 

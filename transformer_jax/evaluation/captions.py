@@ -17,7 +17,7 @@ from jaxtyping import Float
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.words import blank_words, letter_words
 from transformer_jax.evaluation.rouge import rouge_scores
-from transformer_jax.evaluation.words import choose_tokenize, make_bleu, split_words
+from transformer_jax.evaluation.word_splitting import choose_tokenize, make_bleu, split_words
 
 __all__ = ["CaptionScores", "caption_scores", "caption_words", "cider", "cider_d", "points_inside"]
 

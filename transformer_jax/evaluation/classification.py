@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.evaluation.lengths import check_lengths
+from transformer_jax.evaluation.matching_counts import check_lengths
 
 __all__ = [
     "accuracy",

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Float, Real
 
-from transformer_jax.evaluation.lengths import check_lengths
+from transformer_jax.evaluation.matching_counts import check_lengths
 
 __all__ = ["pearson", "spearman"]
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.evaluation.words import choose_tokenize, make_bleu, split_words
+from transformer_jax.evaluation.word_splitting import choose_tokenize, make_bleu, split_words
 
 __all__ = ["Diversity", "distinct_n", "diversity", "self_bleu"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.core.errors import DataError, plural
-from transformer_jax.evaluation.words import split_words
+from transformer_jax.evaluation.word_splitting import split_words
 
 __all__ = ["ErrorRate", "character_error_rate", "edit_counts", "word_error_rate"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from transformer_jax.core.errors import ConfigError, DataError, install, plural
 from transformer_jax.data.sentences import sentences
-from transformer_jax.evaluation.words import bleu_words, choose_tokenize, main_script
+from transformer_jax.evaluation.word_splitting import bleu_words, choose_tokenize, main_script
 
 __all__ = ["RougeScores", "check_installed", "choose_words", "lead", "oracle", "rouge_scores"]
 

@@ -29,7 +29,7 @@ from transformer_jax.interop.peft import is_peft_folder, read_peft
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.parallel.placement import mesh_of, shard_parameters
 from transformer_jax.runs.manifest import is_optimizer_file
-from transformer_jax.training.adapters import (
+from transformer_jax.training.adapter_parts import (
     Adapter,
     check_base,
     is_adapter_run,

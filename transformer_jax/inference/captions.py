@@ -18,7 +18,7 @@ from transformer_jax.core.errors import (
     plural,
 )
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.images.sources import (
+from transformer_jax.data.images.picture_sources import (
     ArrayPictures,
     PictureFiles,
     PictureSource,

@@ -13,8 +13,8 @@ from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.examples import EncodedExamples
-from transformer_jax.data.images.store import build_image_store
-from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.images.picture_store import build_image_store
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.inference.base import Predictor, warn_of_texts
 from transformer_jax.inference.images import is_single, picture_batches, pictures_of
 from transformer_jax.inference.results import classification

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.data.images.picture_sources import PictureFiles
+from transformer_jax.data.images.picture_store import ImageStore, Pictures
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.sources import PictureFiles
-from transformer_jax.data.images.store import ImageStore, Pictures
 from transformer_jax.inference.base import Predictor
 from transformer_jax.inference.results import classification
 from transformer_jax.interop.image_processors import published_preprocessing

@@ -37,7 +37,12 @@ from transformer_jax.interop.peft import is_peft_folder, write_peft
 from transformer_jax.interop.sentence_dense import copy_dense
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.runs.run_directory import RunDirectory
-from transformer_jax.training.adapters import AdapterOrigin, is_adapter_run, merge_adapter, of_run
+from transformer_jax.training.adapter_parts import (
+    AdapterOrigin,
+    is_adapter_run,
+    merge_adapter,
+    of_run,
+)
 
 __all__ = [
     "check_peft",

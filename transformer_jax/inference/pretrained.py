@@ -220,7 +220,7 @@ class Pretrained:
         from flax import nnx
 
         from transformer_jax.core.trees import default_device
-        from transformer_jax.data.vocabulary import check_vocabulary
+        from transformer_jax.data.vocabulary_check import check_vocabulary
         from transformer_jax.models.layers.surgery import with_attention_kernels
         from transformer_jax.parallel.placement import shard_parameters
         from transformer_jax.runs.checkpoint_reader import check_parameters
@@ -363,7 +363,7 @@ def open_pretrained(
 
 def _counts(facts: Facts) -> tuple["NgramModel", "Tokenizer"]:
     """Loads an n-gram model and its tokenizer."""
-    from transformer_jax.data.vocabulary import check_vocabulary
+    from transformer_jax.data.vocabulary_check import check_vocabulary
     from transformer_jax.models.ngram import NgramModel
 
     if facts.checkpoint not in ("best", "last"):

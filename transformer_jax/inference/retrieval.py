@@ -10,10 +10,10 @@ from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.examples import EncodedExamples, collate, default_template
 from transformer_jax.data.examples import encode_sentences as encode
-from transformer_jax.data.images.store import ImageStore
-from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.images.picture_store import ImageStore
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.evaluation.retrieval import matches, recalls
+from transformer_jax.evaluation.retrieval_recall import matches, recalls
 
 __all__ = ["TextReader", "retrieval_scores"]
 

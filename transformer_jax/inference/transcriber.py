@@ -11,7 +11,7 @@ from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.languages import Frame
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.features import Normalization
-from transformer_jax.data.speech.store import fill_positions
+from transformer_jax.data.speech.recording_store import fill_positions
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.text_tokenizer import TextTokenizer

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.decoding.batching import batch_by_length
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import BatchingConfig, special_tokens

@@ -12,7 +12,7 @@ from transformer_jax.core.keys import key_for
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.length_penalty import length_penalty
 from transformer_jax.decoding.line_translator import LineTranslator, sampled
 from transformer_jax.decoding.options import TranslationBatching
 from transformer_jax.decoding.partial_text import GenerationSequence

@@ -17,7 +17,7 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.chat.template import copy_template
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.interop.config_reader import read_config
 from transformer_jax.interop.cross_encoders import is_cross_encoder, pair_fields
 from transformer_jax.interop.family import Model, ModelFamily
@@ -25,7 +25,7 @@ from transformer_jax.interop.folder_keys import check_keys
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.image_processors import published_preprocessing
 from transformer_jax.interop.sentence_dense import copy_dense, dense_tensors, digest, read_head
-from transformer_jax.interop.sentences import sentence_fields, sentence_files
+from transformer_jax.interop.sentence_encoders import sentence_fields, sentence_files
 from transformer_jax.interop.special_token_files import generation_fields, special_tokens
 from transformer_jax.interop.tokenizer_settings import read_settings
 from transformer_jax.models.config import ImageConfig, TransformerConfig

@@ -31,7 +31,7 @@ from transformer_jax.interop.peft_tokens import BEFORE, read_rows
 from transformer_jax.interop.tensor_layouts import from_hf
 from transformer_jax.interop.wrapped_names import unwrapped_names
 from transformer_jax.models.lora import not_finite
-from transformer_jax.training.adapters import Adapter, AdapterOrigin
+from transformer_jax.training.adapter_parts import Adapter, AdapterOrigin
 
 __all__ = ["LEAVES", "WEIGHTS", "is_peft_folder", "kernel_norms", "read_peft"]
 

@@ -20,7 +20,7 @@ from transformer_jax.interop.peft_modules import BaseModules, linear_maps, untie
 from transformer_jax.interop.peft_reader import LEAVES, WEIGHTS, kernel_norms
 from transformer_jax.interop.peft_tokens import BEFORE, row_tensors
 from transformer_jax.interop.tensor_layouts import to_hf
-from transformer_jax.training.adapters import Adapter
+from transformer_jax.training.adapter_parts import Adapter
 
 __all__ = ["write_peft"]
 

@@ -68,7 +68,7 @@ def read_head(
 
     Args:
         folder: A Hugging Face folder, or a run converted from one.
-        sentence: The result of :func:`~transformer_jax.interop.sentences.sentence_fields`.
+        sentence: The result of :func:`~transformer_jax.interop.sentence_encoders.sentence_fields`.
         width: D of the encoder; vectors of several poolings are wider.
 
     Raises:

@@ -29,9 +29,9 @@ from transformer_jax.laboratory.settings import LengthSettings, ScoreChoice
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import CellName
 from transformer_jax.models.layers.basic import Embed
-from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
-from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.layers.recurrent_layers import Recurrent
+from transformer_jax.models.recurrent_modules import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.step import Batch
 

@@ -23,7 +23,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.layers.basic import Embed, Linear
-from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.recurrent_layers import Recurrent
 from transformer_jax.models.transformer.layers import Stack
 
 __all__ = ["Reader", "nearest_size", "nearest_sizes", "num_parameters"]

@@ -21,7 +21,7 @@ from transformer_jax.laws.attention import (
 from transformer_jax.laws.decoding import beam_search, cached, prefilled, prompt_padding, reordered
 from transformer_jax.laws.dependence import causality, causality_by_gradient, visibility
 from transformer_jax.laws.finding import ALL, Finding, Law, LawBroken
-from transformer_jax.laws.losses import loss_length, loss_padding, loss_split
+from transformer_jax.laws.loss_laws import loss_length, loss_padding, loss_split
 from transformer_jax.laws.rows import (
     batch_mates,
     batch_of_one,

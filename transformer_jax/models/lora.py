@@ -13,10 +13,10 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import Nested, flatten_dict, path_name, unflatten_dict
 from transformer_jax.functional.low_rank import low_rank_kernel
-from transformer_jax.models.adapters import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.models.config import TARGETS, LoRAConfig
 from transformer_jax.models.layers.parameters import LAYERS, is_matrix
 from transformer_jax.models.layers.surgery import replaced
+from transformer_jax.models.lora_layers import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.models.partition import Graph, Partition, overlay, where
 
 __all__ = [

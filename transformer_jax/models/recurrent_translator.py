@@ -9,10 +9,14 @@ from jaxtyping import Array, Float, Float32, Int
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.layers.parameters import at_depth
-from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
-from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.layers.recurrent_layers import Recurrent
 from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.models.recurrent_modules import (
+    ContextDecoder,
+    RecurrentDecoder,
+    RecurrentEncoder,
+)
 from transformer_jax.models.transformer.models import FeatureProjection
 
 __all__ = ["RecurrentEncoderDecoder"]

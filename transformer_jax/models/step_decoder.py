@@ -18,8 +18,8 @@ from transformer_jax.functional.recurrent import CELLS, State, stop_at_multiples
 from transformer_jax.functional.scores import Score
 from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.module import Module
-from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import projected_keys, score_of_projected
+from transformer_jax.models.layers.recurrent_layers import Recurrent
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.transformer.models import output_table
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key, PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.trees import Nested, flatten_dict, path_name, unflatten_dict
-from transformer_jax.models.adapters import row_parameter, with_trained_rows
+from transformer_jax.models.lora_layers import row_parameter, with_trained_rows
 from transformer_jax.models.partition import Graph, Partition, overlay
 
 __all__ = ["put_in", "split_rows", "trainable_tokens"]

@@ -32,8 +32,8 @@ from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like
-from transformer_jax.planning.kernels import attention_kernels
-from transformer_jax.planning.programs import STEPS, Shape, decoding_shape, mesh_on, parts_of
+from transformer_jax.planning.planned_kernels import attention_kernels
+from transformer_jax.planning.run_programs import STEPS, Shape, decoding_shape, mesh_on, parts_of
 from transformer_jax.recipes.plan_inputs import PlanInputs
 from transformer_jax.recipes.settings import Trained
 from transformer_jax.training.optimizers import make_optimizer

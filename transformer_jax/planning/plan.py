@@ -21,9 +21,9 @@ from transformer_jax.parallel.device_catalog import Target, compile_only
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
-from transformer_jax.planning.kernels import attention_kernels
 from transformer_jax.planning.memory_estimate import Estimate, estimate
-from transformer_jax.planning.programs import (
+from transformer_jax.planning.planned_kernels import attention_kernels
+from transformer_jax.planning.run_programs import (
     STEPS,
     Shape,
     buckets,

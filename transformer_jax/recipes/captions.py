@@ -10,10 +10,10 @@ from transformer_jax.core.config_fields import Flag, Rate
 from transformer_jax.core.errors import CheckpointError, ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
-from transformer_jax.data.images.captions import CaptionData, open_captions, own_captions
+from transformer_jax.data.images.captioned_pictures import CaptionData, open_captions, own_captions
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.evaluation.words import Tokenize, check_tokenize
+from transformer_jax.evaluation.word_splitting import Tokenize, check_tokenize
 from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -216,7 +216,7 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the scores of the captions of pictures."""
-        from transformer_jax.data.images.captions import references
+        from transformer_jax.data.images.captioned_pictures import references
         from transformer_jax.data.images.data import open_table
         from transformer_jax.inference.captions import CaptionPredictor
         from transformer_jax.inference.pretrained import Pretrained

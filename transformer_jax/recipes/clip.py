@@ -11,7 +11,7 @@ from transformer_jax.core.config_fields import Count, Flag
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation
-from transformer_jax.data.images.captions import CaptionData, open_captions, own_captions
+from transformer_jax.data.images.captioned_pictures import CaptionData, open_captions, own_captions
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.models.config import (

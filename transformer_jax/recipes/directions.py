@@ -11,7 +11,7 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.languages import Direction, LanguageTags, listed
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.evaluation.word_splitting import Tokenize
 from transformer_jax.recipes.direction_texts import DirectionTexts, Sides, open_direction_texts
 from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.scored_texts import beam_search, choose_words

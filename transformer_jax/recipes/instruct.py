@@ -14,7 +14,12 @@ import numpy as np
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.added_tokens import has_token
-from transformer_jax.data.chat.store import ChatStore, TooLong, build_chats, split_chats
+from transformer_jax.data.chat.conversation_store import (
+    ChatStore,
+    TooLong,
+    build_chats,
+    split_chats,
+)
 from transformer_jax.data.chat.template import find_template, special_tokens
 from transformer_jax.data.conversations import Message, read_conversations
 from transformer_jax.data.preparation import ReadSettings

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.images.augmentation import Augmentation
 from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.images.preprocessing import MAX_SIDE, Preprocessing
-from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.models.config import TransformerConfig
 
 __all__ = [

@@ -47,7 +47,7 @@ def choose_words(flag: str | None, setting: str | None, references: Sequence[str
     Raises:
         ConfigError: A package is missing, or a model cannot be downloaded.
     """
-    from transformer_jax.evaluation.words import check_tokenize, choose_tokenize
+    from transformer_jax.evaluation.word_splitting import check_tokenize, choose_tokenize
 
     if flag is not None:
         if flag != "latin":

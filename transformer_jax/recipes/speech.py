@@ -10,7 +10,7 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import show_progress
 from transformer_jax.data.speech.features import Normalization
 from transformer_jax.data.speech.recordings import SpeechData
-from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.evaluation.word_splitting import Tokenize
 from transformer_jax.models.config import FeatureConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.data.summaries import SummaryData, SummarySplits, load_summaries
 from transformer_jax.evaluation.rouge import check_installed
-from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.evaluation.word_splitting import Tokenize
 from transformer_jax.recipes.languages import check_default
 from transformer_jax.recipes.read_flags import FieldsFlag, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared

@@ -15,7 +15,7 @@ from transformer_jax.data.sources import (
     load_splits,
     with_languages,
 )
-from transformer_jax.evaluation.words import check_tokenize
+from transformer_jax.evaluation.word_splitting import check_tokenize
 from transformer_jax.inference.facts import ENCODERS
 from transformer_jax.models.config import (
     AttentionConfig,

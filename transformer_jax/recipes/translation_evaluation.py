@@ -8,7 +8,7 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.data.pair_files import is_table, named_files, one_or_several, read_named
 from transformer_jax.data.pairs import Pairs
-from transformer_jax.evaluation.words import Tokenize
+from transformer_jax.evaluation.word_splitting import Tokenize
 from transformer_jax.recipes.directions import DirectionFlags, evaluate_directions
 from transformer_jax.recipes.generation_flags import LanguageFlags
 from transformer_jax.recipes.languages import check_direction

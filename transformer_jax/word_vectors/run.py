@@ -24,7 +24,12 @@ from transformer_jax.word_vectors.corpus import Corpus, join_phrases, read_corpu
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import VECTORS, load_embeddings, save_embeddings
 from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
-from transformer_jax.word_vectors.training import EpochReport, Tables, initial_tables, train_epochs
+from transformer_jax.word_vectors.word2vec_training import (
+    EpochReport,
+    Tables,
+    initial_tables,
+    train_epochs,
+)
 
 __all__ = ["CONFIG", "STATE", "resume_word_vectors", "train_word_vectors"]
 

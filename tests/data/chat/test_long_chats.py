@@ -16,8 +16,8 @@ from tests.data.chat.test_template import conversation
 from tests.tokenizer_kinds import KINDS, tokenizer_of
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.chat import encoding
+from transformer_jax.data.chat.conversation_store import build_chats
 from transformer_jax.data.chat.encoding import ChatEncoder, MarkedRenderer, PartTokenizer
-from transformer_jax.data.chat.store import build_chats
 from transformer_jax.data.chat.template import ChatTemplate, built_in, named_template
 from transformer_jax.inference.chat_session import fit_messages
 

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.corpora import nouns, phrasebook, words
+from transformer_jax.data.corpora import lexicon, nouns, phrasebook
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import english_forms, portuguese_adjective
 from transformer_jax.data.corpora.spelling import contract, expand, read_portuguese
@@ -303,7 +303,7 @@ def test_adjectives_agree_with_their_nouns(pairs):
 
 
 def test_english_articles_and_third_persons(pairs):
-    lines = words.VERBS.strip().splitlines()
+    lines = lexicon.VERBS.strip().splitlines()
     forms = [english_forms(line.split("|")[1].split()[0]) for line in lines]
     bare = {form["base"] for form in forms} - {form["past"] for form in forms}
     for _, target in everything(pairs):

@@ -19,9 +19,9 @@ from transformer_jax.data.images.data import (
     overlap,
 )
 from transformer_jax.data.images.folders import find_pictures
-from transformer_jax.data.images.sources import ArrayPictures
-from transformer_jax.data.images.store import Pictures, build_image_store
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_sources import ArrayPictures
+from transformer_jax.data.images.picture_store import Pictures, build_image_store
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.recipes.captions import Captions

@@ -11,9 +11,9 @@ from PIL import Image
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.images.data import ImageData, ImageReadOptions, open_images, open_table
 from transformer_jax.data.images.folders import find_pictures
-from transformer_jax.data.images.sources import PictureFiles, open_arrays
-from transformer_jax.data.images.store import Pictures, build_image_store
-from transformer_jax.data.images.tables import read_images
+from transformer_jax.data.images.picture_sources import PictureFiles, open_arrays
+from transformer_jax.data.images.picture_store import Pictures, build_image_store
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.recipes.tasks.picture_data import picture_data
 from transformer_jax.runs.data_guard import refuse_changed_data

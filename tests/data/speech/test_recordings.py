@@ -12,6 +12,7 @@ from tests.data.speech.test_audio import SIGNAL, SMALL, pcm
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.speech.features import FeatureStatistics, Normalization, read_features
+from transformer_jax.data.speech.recording_store import build_speech_store, make_speech_batch
 from transformer_jax.data.speech.recordings import (
     SpeechData,
     SpeechReadOptions,
@@ -19,7 +20,6 @@ from transformer_jax.data.speech.recordings import (
     load_recordings,
     read_manifest,
 )
-from transformer_jax.data.speech.store import build_speech_store, make_speech_batch
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.functional.spectrogram import stack_frames
 

@@ -21,13 +21,13 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.speech.audio import AudioConfig
+from transformer_jax.data.speech.recording_store import build_speech_store, make_speech_batch
 from transformer_jax.data.speech.recordings import (
     SpeechReadOptions,
     SpeechSplits,
     build_features,
     read_manifest,
 )
-from transformer_jax.data.speech.store import build_speech_store, make_speech_batch
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.inference.pretrained import open_directory, open_pretrained, read_facts
 from transformer_jax.inference.speech import transcriber_of

@@ -18,7 +18,6 @@ from flax import nnx
 from transformer_jax import models
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
-from transformer_jax.models.adapters import LoRALinear, SelectedLoRA
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.config import (
@@ -45,16 +44,21 @@ from transformer_jax.models.heads import (
 from transformer_jax.models.layers.basic import Embed, Linear, LinearTransposed, Norm, TrainedRows
 from transformer_jax.models.layers.mixer import ConvolutionMixer, RecurrentMixer
 from transformer_jax.models.layers.parameters import parameters, stacked, unstacked, values
-from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
 from transformer_jax.models.layers.recurrent_attention import (
     AdditiveScore,
     GeneralScore,
     LocationScore,
 )
+from transformer_jax.models.layers.recurrent_layers import Recurrent, RecurrentLayer
+from transformer_jax.models.lora_layers import LoRALinear, SelectedLoRA
 from transformer_jax.models.prepare import fuse_qkv, stack_blocks, unstack_blocks
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.recurrent_config import RecurrentConfig
+from transformer_jax.models.recurrent_modules import (
+    ContextDecoder,
+    RecurrentDecoder,
+    RecurrentEncoder,
+)
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.models.transformer.layers import Attention, Block, FeedForward, Memory, Stack
 from transformer_jax.models.transformer.models import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from transformer_jax.data.images.store import Pictures
+    from transformer_jax.data.images.picture_store import Pictures
     from transformer_jax.inference.facts import Facts
 
 __all__ = [
@@ -190,7 +190,7 @@ def _texts(lines: Iterable[str], file: Path) -> Iterator[str]:
     Raises:
         DataError: A line is the path of a picture, whose vector would be that of its name.
     """
-    from transformer_jax.data.images.decoding import SUFFIXES
+    from transformer_jax.data.images.pixel_decoding import SUFFIXES
 
     for n, line in enumerate(lines, 1):
         path = line.strip()
@@ -265,7 +265,7 @@ def readable_pictures(
     from transformer_jax.cli.output import note
     from transformer_jax.cli.support.input_lines import windows
     from transformer_jax.data.bad_rows import BadRows
-    from transformer_jax.data.images.sources import PictureFiles, check_pictures
+    from transformer_jax.data.images.picture_sources import PictureFiles, check_pictures
 
     policy: Any = "skip" if command.skip_bad_pictures else "refuse"
     bad, count = BadRows("pictures", policy, "picture", "--skip-bad-pictures"), 0

@@ -67,7 +67,7 @@ class SearchFlags(Configuration, group="--"):
             ConfigError: There are more beams than a picture can show.
         """
         from transformer_jax.decoding.inspect_search import tree_of_beams
-        from transformer_jax.visual.beam_tree import plot_beam_tree
+        from transformer_jax.visual.beam_tree_picture import plot_beam_tree
 
         assert self.beam_tree is not None
         if config.num_beams > _MOST_DRAWN:

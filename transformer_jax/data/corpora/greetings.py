@@ -5,7 +5,7 @@ introduction. The person addressed and the person asked about agree: "como vai v
 vão vocês" for several.
 """
 
-from transformer_jax.data.corpora import words
+from transformer_jax.data.corpora import lexicon
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import portuguese_forms
 from transformer_jax.data.corpora.phrases import AGREEMENT, ARTICLES, GENDERS
@@ -136,7 +136,7 @@ def _telling(g: Grammar) -> None:
 
 def _until(g: Grammar) -> None:
     """Adds farewells until a time: "até amanhã", "até a próxima semana", "até Maio"."""
-    for line in words.ADVERBS.strip().splitlines():
+    for line in lexicon.ADVERBS.strip().splitlines():
         tense, portuguese, english = (cell.strip() for cell in line.split("|"))
         if tense.endswith("fut"):
             source = " ".join(expand(portuguese.split())).removeprefix("em ")

@@ -10,7 +10,7 @@ of the past, in English the bare verb after *did*. A verb phrase is either a jou
 
 from functools import cache
 
-from transformer_jax.data.corpora import nouns, words
+from transformer_jax.data.corpora import lexicon, nouns
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import (
     PERSONS,
@@ -117,7 +117,7 @@ def _nouns(g: Grammar) -> None:
 
 
 def _determiners(g: Grammar) -> None:
-    for line in words.DETERMINERS.strip().splitlines():
+    for line in lexicon.DETERMINERS.strip().splitlines():
         portuguese, english, weight = (cell.strip() for cell in line.split("|"))
         singular, plural = english.split()
         for agreement, form in zip(GENDERS, portuguese.split(), strict=True):
@@ -130,7 +130,7 @@ def _determiners(g: Grammar) -> None:
             # After a preposition, a possessive keeps its article: "no meu quarto".
             owned = f"{ARTICLES[agreement]} {form}" if target in POSSESSIVES else form
             g.rule(f"DP.{agreement}", owned, target, float(weight))
-    for i, (portuguese, english) in enumerate(_entries(words.NUMBERS, " ")):
+    for i, (portuguese, english) in enumerate(_entries(lexicon.NUMBERS, " ")):
         feminine = portuguese.replace("dois", "duas")
         g.rule("Number.m", portuguese, english, 1.0 if i < 9 else 0.2)
         g.rule("Number.f", feminine, english, 1.0 if i < 9 else 0.2)
@@ -139,7 +139,7 @@ def _determiners(g: Grammar) -> None:
         if i < 11:
             g.rule("Hour", feminine, english)
             g.rule("Few", portuguese, english)
-    numbers = _entries(words.NUMBERS, " ")
+    numbers = _entries(lexicon.NUMBERS, " ")
     for tens, tens_english in numbers[-8:]:
         for one, one_english in [["um", "one"], *numbers[:8]]:
             g.rule("Age", f"{tens} e {one}", f"{tens_english}-{one_english}", 0.7)
@@ -205,7 +205,7 @@ def _counted(g: Grammar, name: str, agreement: str, core: str, article: str) -> 
 
 
 def _towns(g: Grammar) -> None:
-    for symbol, table in (("town", words.TOWNS), ("country", words.COUNTRIES)):
+    for symbol, table in (("town", lexicon.TOWNS), ("country", lexicon.COUNTRIES)):
         for portuguese, english in _entries(table):
             tag = f"n:{portuguese.split()[-1]}"
             for name in (f"NPP.{symbol}", f"NP.{symbol}"):
@@ -213,12 +213,12 @@ def _towns(g: Grammar) -> None:
 
 
 def _adverbs(g: Grammar) -> None:
-    for portuguese, english in _entries(words.MONTHS):
+    for portuguese, english in _entries(lexicon.MONTHS):
         g.rule("Month", portuguese, english)
-    for portuguese, english in _entries(words.WEEKDAYS):
+    for portuguese, english in _entries(lexicon.WEEKDAYS):
         g.rule("Weekday", portuguese, english)
     rows = [
-        [cell.strip() for cell in line.split("|")] for line in words.ADVERBS.split("\n") if line
+        [cell.strip() for cell in line.split("|")] for line in lexicon.ADVERBS.split("\n") if line
     ]
     for tense in ("pres", "past", "fut"):
         g.rule(f"ADV.{tense}", "em <Month>", "in <Month>", 4.0)
@@ -244,7 +244,7 @@ def _adverbs(g: Grammar) -> None:
 
 
 def _subjects(g: Grammar) -> None:
-    for gender, names in words.NAMES.items():
+    for gender, names in lexicon.NAMES.items():
         for name in names.split():
             g.rule(f"Name.{gender}", name, name)
     g.copy("Name", {"Name.m": 1.0, "Name.f": 1.0})
@@ -294,12 +294,12 @@ VERB_FORMS = [*FINITE, ("inf", "base"), ("ger", "ing")]
 PLANNED = ("inf", "ing")
 
 PEOPLE = ("someone", "person", "trade")
-MARKS = "=*!~+@"  # documented at words.VERBS
+MARKS = "=*!~+@"  # documented at lexicon.VERBS
 WANTING = "querer|want to,gostar de|like to,precisar|need to,ter que|have to,começar a|start to"
 
 
 def _verbs(g: Grammar) -> None:
-    for line in words.VERBS.strip().splitlines():
+    for line in lexicon.VERBS.strip().splitlines():
         portuguese, english, who, what = (cell.strip() for cell in line.split("|"))
         marks = what[: len(what) - len(what.lstrip(MARKS))]
         links, _, classes = what.lstrip(MARKS).rpartition(":")

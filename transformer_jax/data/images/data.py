@@ -15,15 +15,15 @@ from transformer_jax.core.storage.copies import local_file
 from transformer_jax.data.bad_rows import BadRows, log_unread
 from transformer_jax.data.images import prepared
 from transformer_jax.data.images.columns import Columns, TextKind
-from transformer_jax.data.images.decoding import MAX_PIXELS
 from transformer_jax.data.images.folders import entries
-from transformer_jax.data.images.sources import ArrayPictures, PictureFiles, check_pictures
-from transformer_jax.data.images.tables import (
+from transformer_jax.data.images.picture_sources import ArrayPictures, PictureFiles, check_pictures
+from transformer_jax.data.images.picture_tables import (
     TABLES,
     ImageTable,
     is_split_folder,
     read_images,
 )
+from transformer_jax.data.images.pixel_decoding import MAX_PIXELS
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
 from transformer_jax.data.text import local_data

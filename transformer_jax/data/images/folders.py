@@ -4,7 +4,7 @@ import os
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, log_unread
-from transformer_jax.data.images.decoding import SUFFIXES
+from transformer_jax.data.images.pixel_decoding import SUFFIXES
 
 __all__ = [
     "check_name",

@@ -9,8 +9,8 @@ import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.images.columns import PICTURES, TEXTS, Columns
-from transformer_jax.data.images.decoding import read_header
-from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.images.picture_tables import ImageTable
+from transformer_jax.data.images.pixel_decoding import read_header
 from transformer_jax.data.tfds import PreparedReader, find_prepared
 
 __all__ = ["ImageReader", "PreparedPictures", "open_images"]

@@ -6,11 +6,11 @@ from flax import nnx
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.doctor.checks import Check
-from transformer_jax.doctor.families.encoders import classifier_checks, encoder_checks
-from transformer_jax.doctor.families.images import image_checks, two_tower_checks
-from transformer_jax.doctor.families.language import decoder_checks, ngram_checks
-from transformer_jax.doctor.families.translation import captioner_checks, translator_checks
-from transformer_jax.doctor.kernels import kernel_checks
+from transformer_jax.doctor.families.encoder_models import classifier_checks, encoder_checks
+from transformer_jax.doctor.families.image_models import image_checks, two_tower_checks
+from transformer_jax.doctor.families.language_models import decoder_checks, ngram_checks
+from transformer_jax.doctor.families.translation_models import captioner_checks, translator_checks
+from transformer_jax.doctor.kernel_laws import kernel_checks
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.ngram import NgramModel

@@ -16,7 +16,7 @@ from transformer_jax.data.examples import EncodedExamples, default_template
 from transformer_jax.data.row_offsets import flatten, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.inference.encoding.batching import Batches
 from transformer_jax.models.layers.surgery import with_attention_kernels

@@ -17,7 +17,7 @@ from transformer_jax.data.preparation import PlacedText, Preparation
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.inference.encoding.batching import Batches
 from transformer_jax.interop.cross_encoders import ScoreActivation
 from transformer_jax.models.build import TaskKind

@@ -23,7 +23,7 @@ from transformer_jax.data.examples import (
 from transformer_jax.data.row_offsets import ragged_indices
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
-from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.data.words import find_word, word_spans
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.inference.encoding.batching import (
@@ -42,7 +42,7 @@ from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.transformer.layers import stack_weights
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.placement import MeshProgram
-from transformer_jax.visual.words import WordVectors
+from transformer_jax.visual.word_contexts import WordVectors
 
 __all__ = [
     "Embedder",

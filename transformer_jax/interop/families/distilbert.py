@@ -8,7 +8,7 @@ import dataclasses
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.interop.families.heads import (
+from transformer_jax.interop.families.hf_heads import (
     TEXT_TASKS,
     architecture,
     encoder,

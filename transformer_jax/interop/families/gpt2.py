@@ -7,7 +7,7 @@ import dataclasses
 
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.interop.families.heads import classifying
+from transformer_jax.interop.families.hf_heads import classifying
 from transformer_jax.interop.family import (
     Model,
     ModelFamily,

@@ -10,7 +10,7 @@ import functools
 
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
-from transformer_jax.interop.families.heads import label_fields, labels_of, refuse_headless
+from transformer_jax.interop.families.hf_heads import label_fields, labels_of, refuse_headless
 from transformer_jax.interop.family import (
     Model,
     ModelFamily,

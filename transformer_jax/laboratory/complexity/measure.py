@@ -29,7 +29,7 @@ from transformer_jax.functional.jacobian_paths import (
 )
 from transformer_jax.functional.local_attention import local_attention
 from transformer_jax.functional.recurrent import CELLS, recur
-from transformer_jax.laboratory.complexity.layers import ATTENTION, KINDS, Layer
+from transformer_jax.laboratory.complexity.layer_formulas import ATTENTION, KINDS, Layer
 from transformer_jax.visual.figures import new_figure, save
 
 __all__ = [

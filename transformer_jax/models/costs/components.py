@@ -10,8 +10,8 @@ from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = [
     "RECURRENT_BLOCKS",
+    "AttentionHeads",
     "Component",
-    "HeadSizes",
     "head_sizes",
     "itemsize",
     "iter_components",
@@ -81,7 +81,7 @@ class Component:
         return self.path.partition("/")[2].startswith(words)
 
 
-class HeadSizes(NamedTuple):
+class AttentionHeads(NamedTuple):
     """Numbers and sizes of attention heads."""
 
     heads: int
@@ -90,10 +90,10 @@ class HeadSizes(NamedTuple):
     value_dim: int
 
 
-def head_sizes(config: TransformerConfig) -> HeadSizes:
+def head_sizes(config: TransformerConfig) -> AttentionHeads:
     """Numbers and sizes of the attention heads of a configuration."""
     N, H = config.attention.num_heads, config.head_dim
-    return HeadSizes(N, config.attention.num_kv_heads or N, H, config.attention.value_dim or H)
+    return AttentionHeads(N, config.attention.num_kv_heads or N, H, config.attention.value_dim or H)
 
 
 def itemsize(config: ModelConfig) -> int:

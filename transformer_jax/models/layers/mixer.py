@@ -20,7 +20,7 @@ from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.cache import LayerCache
 from transformer_jax.models.layers.module import Module
-from transformer_jax.models.layers.recurrent import RecurrentLayer
+from transformer_jax.models.layers.recurrent_layers import RecurrentLayer
 
 __all__ = ["ConvolutionMixer", "RecurrentMixer", "make_mixer", "segments_of", "slot_size"]
 

@@ -7,7 +7,7 @@ Axes: ``B`` texts, ``T`` tokens (``S`` of the other side), ``D`` model, ``N`` qu
 heads, ``H`` and ``U`` sizes of a key and a value head, ``L`` layers. The formula of attention is in
 :mod:`transformer_jax.functional.attention`, the maps with parameters that any model uses in
 :mod:`transformer_jax.models.layers.basic`. What changes a finished model is apart:
-:mod:`transformer_jax.models.adapters` and :mod:`transformer_jax.models.prepare`.
+:mod:`transformer_jax.models.lora_layers` and :mod:`transformer_jax.models.prepare`.
 """
 
 import dataclasses

@@ -12,17 +12,17 @@ from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
-from transformer_jax.data.images.captions import references
+from transformer_jax.data.images.captioned_pictures import references
 from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.picture_store import ImageStore, Pictures, build_image_store
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.store import ImageStore, Pictures, build_image_store
-from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.store import encode_targets
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.evaluation.captions import CaptionScores, caption_scores
-from transformer_jax.evaluation.words import choose_tokenize
+from transformer_jax.evaluation.word_splitting import choose_tokenize
 from transformer_jax.inference.captioner import ImageCaptioner, Picture
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
@@ -140,7 +140,7 @@ def captioning(
     if data.valid is not None:
         valid["valid"] = _examples(data.valid, stored, tokenizer, batches, None, shuffle=False)
         if evaluation.captions:
-            evaluate = _Scores(_References.of(data.valid, stored), tokenizer, evaluation)
+            evaluate = _CaptionScores(_References.of(data.valid, stored), tokenizer, evaluation)
     tests = {name: _References.of(part, stored) for name, part in data.tests.items()}
     return Task(
         model=lambda rngs: Captioner(encoder, config, rngs=rngs),
@@ -255,7 +255,7 @@ class _References:
         ]
 
 
-class _Scores:
+class _CaptionScores:
     """Metrics of greedy captions of validation pictures."""
 
     def __init__(self, part: _References, tokenizer: Tokenizer, evaluation: CaptionEvaluation):

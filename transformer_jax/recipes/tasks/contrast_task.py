@@ -15,9 +15,9 @@ from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
 from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.picture_store import ImageStore, Pictures
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.store import ImageStore, Pictures
-from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ def contrast(
     stores = open_stores(splits, pictures, cache)
     reader = TextReader(tokenizer, config.max_length)
     batches = functools.partial(_pairs, stores=stores, reader=reader, batching=batching)
-    scores = _Scores(stores, reader)
+    scores = _ContrastScores(stores, reader)
     changes = None if augmentation == Augmentation() else augmentation
     terms = {"dropout": has_dropout(encoder) or has_dropout(config), "augmentation": changes}
     parts = ({} if splits.valid is None else {"valid": splits.valid}) | splits.tests
@@ -181,7 +181,7 @@ class _Captions:
         return found
 
 
-class _Scores:
+class _ContrastScores:
     """Recall among the pairs of a table; compiled programs are reused in later evaluations."""
 
     def __init__(self, stores: Mapping[int, ImageStore], reader: TextReader):

@@ -18,7 +18,7 @@ from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
 from transformer_jax.recipes.tasks.language_model_task import as_documents
 from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
-from transformer_jax.recipes.tasks.settings import LengthSettings
+from transformer_jax.recipes.tasks.settings import TrainingLength
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
@@ -32,7 +32,7 @@ class DenoisingSettings:
 
     model: TransformerConfig
     noise: NoiseConfig
-    training: LengthSettings
+    training: TrainingLength
 
     recipe: ClassVar[str] = "denoising"
 
@@ -87,7 +87,7 @@ def denoising(
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),
-        settings=DenoisingSettings(config, noise, LengthSettings(length)),
+        settings=DenoisingSettings(config, noise, TrainingLength(length)),
     )
 
 

@@ -13,7 +13,7 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.coverage import Coverage, text_coverage
 from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.evaluation.words import main_script
+from transformer_jax.evaluation.word_splitting import main_script
 
 __all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 

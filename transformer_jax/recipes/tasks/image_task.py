@@ -18,9 +18,9 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.classes import class_numbers, describe_classes, sort_classes
 from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
 from transformer_jax.data.images.data import ImageSplits
+from transformer_jax.data.images.picture_store import ImageStore, Pictures, build_image_store
+from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.store import ImageStore, Pictures, build_image_store
-from transformer_jax.data.images.tables import ImageTable
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.evaluation.classification import accuracy, macro_f1
 from transformer_jax.models.config import TransformerConfig

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.chat.store import ChatPlan, ChatStore, chat_rows
+from transformer_jax.data.chat.conversation_store import ChatPlan, ChatStore, chat_rows
 from transformer_jax.data.language_model_plans import RowBatch
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.recipes.tasks.batching import TokenCache, has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
 from transformer_jax.recipes.tasks.language_model_task import as_documents
-from transformer_jax.recipes.tasks.settings import LengthSettings
+from transformer_jax.recipes.tasks.settings import TrainingLength
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Task
@@ -45,7 +45,7 @@ class MaskedLMSettings:
 
     model: TransformerConfig
     masking: SentenceObjectiveSettings
-    training: LengthSettings
+    training: TrainingLength
 
     recipe: ClassVar[str] = "masked_lm"
 
@@ -98,7 +98,7 @@ def masked_lm(
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),
         settings=MaskedLMSettings(
-            config, SentenceObjectiveSettings(masking.sentence_objective), LengthSettings(length)
+            config, SentenceObjectiveSettings(masking.sentence_objective), TrainingLength(length)
         ),
     )
 

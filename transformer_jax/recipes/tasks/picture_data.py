@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.images.store import ImageStore
+from transformer_jax.data.images.picture_store import ImageStore
 from transformer_jax.training.task import Data, fingerprint
 
 __all__ = ["picture_data"]

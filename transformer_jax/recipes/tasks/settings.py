@@ -6,15 +6,15 @@ from typing import Literal
 
 from transformer_jax.core.config_fields import Amount, Configuration, Count, NotNegative
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig, LengthLimit
-from transformer_jax.evaluation.words import Tokenize, choose_tokenize
+from transformer_jax.evaluation.word_splitting import Tokenize, choose_tokenize
 
 __all__ = [
     "RECURRENT",
     "CaptionEvaluation",
     "EvaluationConfig",
     "ImageTask",
-    "LengthSettings",
     "SummaryEvaluation",
+    "TrainingLength",
 ]
 
 
@@ -131,7 +131,7 @@ class CaptionEvaluation(Configuration, group="evaluation"):
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthSettings:
+class TrainingLength:
     """The longest sequence in training, beyond which learned positions are untrained."""
 
     sequence_length: int

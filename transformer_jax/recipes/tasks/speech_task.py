@@ -15,6 +15,11 @@ from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.features import Normalization
+from transformer_jax.data.speech.recording_store import (
+    SpeechStore,
+    build_speech_store,
+    make_speech_batch,
+)
 from transformer_jax.data.speech.recordings import (
     FeatureStore,
     Recordings,
@@ -22,13 +27,12 @@ from transformer_jax.data.speech.recordings import (
     SpeechSplits,
     build_features,
 )
-from transformer_jax.data.speech.store import SpeechStore, build_speech_store, make_speech_batch
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.words import blank_words
-from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.decoding.length_penalty import learn_length_limit
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
-from transformer_jax.evaluation.words import choose_tokenize, split_words
+from transformer_jax.evaluation.word_splitting import choose_tokenize, split_words
 from transformer_jax.inference.transcriber import Recording, Transcriber
 from transformer_jax.models.build import make_model
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig

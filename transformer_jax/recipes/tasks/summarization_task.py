@@ -15,7 +15,7 @@ from transformer_jax.data.store import encode_targets
 from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySplits
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
-from transformer_jax.decoding.lengths import learn_longest
+from transformer_jax.decoding.length_penalty import learn_longest
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.evaluation.rouge import (
     RougeScores,

@@ -20,7 +20,7 @@ from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.lengths import learn_length_limit
+from transformer_jax.decoding.length_penalty import learn_length_limit
 from transformer_jax.models.build import make_model
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig

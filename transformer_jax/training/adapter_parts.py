@@ -16,9 +16,9 @@ from transformer_jax.core.json_types import Json
 from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import Nested, flatten_dict, unflatten_dict
 from transformer_jax.functional.low_rank import column_gain
-from transformer_jax.models.adapters import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.models.layers.surgery import replaced
 from transformer_jax.models.lora import merged, not_finite, split_adapters
+from transformer_jax.models.lora_layers import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.models.prepare import separate_blocks
 from transformer_jax.models.trainable_tokens import put_in, split_rows
 from transformer_jax.models.transformer.layers import Stack

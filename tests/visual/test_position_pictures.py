@@ -7,7 +7,12 @@ import pytest
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import sinusoidal
-from transformer_jax.visual.positions import padded_masks, plot_masks, plot_positions, visible
+from transformer_jax.visual.position_pictures import (
+    padded_masks,
+    plot_masks,
+    plot_positions,
+    visible,
+)
 
 T = 6
 TABLE = np.asarray(sinusoidal(T, 8))

@@ -12,11 +12,15 @@ from tests.drawing import compiled, drawn, normals
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.layers.basic import Embed
-from transformer_jax.models.layers.recurrent import Recurrent
 from transformer_jax.models.layers.recurrent_attention import make_score
+from transformer_jax.models.layers.recurrent_layers import Recurrent
 from transformer_jax.models.partition import merging
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.recurrent_modules import (
+    ContextDecoder,
+    RecurrentDecoder,
+    RecurrentEncoder,
+)
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step

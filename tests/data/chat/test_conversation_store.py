@@ -12,8 +12,13 @@ from flax import nnx
 from tests.data.chat.test_encoding import tokenizer  # noqa: F401  (a fixture)
 from tests.drawing import drawn
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.chat.conversation_store import (
+    ChatPlan,
+    build_chats,
+    chat_rows,
+    split_chats,
+)
 from transformer_jax.data.chat.encoding import ChatEncoder
-from transformer_jax.data.chat.store import ChatPlan, build_chats, chat_rows, split_chats
 from transformer_jax.data.chat.template import named_template
 from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.models.config import (

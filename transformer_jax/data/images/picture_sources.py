@@ -17,7 +17,7 @@ from transformer_jax.core.storage.copies import local_file
 from transformer_jax.core.task_progress import tracked
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.files import open_file, read_file
-from transformer_jax.data.images.decoding import decode, read_header
+from transformer_jax.data.images.pixel_decoding import decode, read_header
 from transformer_jax.data.text import refuse_pipe
 
 __all__ = [

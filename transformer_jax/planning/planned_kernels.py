@@ -19,7 +19,7 @@ from transformer_jax.models.costs.components import head_sizes
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.parallel.device_catalog import Target
-from transformer_jax.planning.programs import Shape, mesh_on, parts_of
+from transformer_jax.planning.run_programs import Shape, mesh_on, parts_of
 from transformer_jax.recipes.settings import Trained
 from transformer_jax.training.step import Objective, Sums
 

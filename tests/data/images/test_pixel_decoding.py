@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.images.decoding import decode, read_header
+from transformer_jax.data.images.pixel_decoding import decode, read_header
 
 
 def encoded(picture, format="PNG", **options):

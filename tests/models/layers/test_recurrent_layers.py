@@ -22,7 +22,7 @@ from transformer_jax.models.config import (
     TransformerConfig,
 )
 from transformer_jax.models.layers.parameters import parameters
-from transformer_jax.models.layers.recurrent import Recurrent, RecurrentLayer
+from transformer_jax.models.layers.recurrent_layers import Recurrent, RecurrentLayer
 from transformer_jax.models.transformer.layers import Stack
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings

@@ -14,8 +14,8 @@ from transformer_jax.data.images.data import (
     ImageSplits,
     open_images,
 )
-from transformer_jax.data.images.sources import ArrayPictures
-from transformer_jax.data.images.tables import ImageTable
+from transformer_jax.data.images.picture_sources import ArrayPictures
+from transformer_jax.data.images.picture_tables import ImageTable
 
 __all__ = ["CaptionData", "open_captions", "own_captions", "references", "scenes_table"]
 

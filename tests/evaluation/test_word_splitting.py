@@ -15,7 +15,7 @@ from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.diversity import diversity
 from transformer_jax.evaluation.error_rates import word_error_rate
 from transformer_jax.evaluation.rouge import oracle, rouge_scores
-from transformer_jax.evaluation.words import check_tokenize, choose_tokenize, main_script
+from transformer_jax.evaluation.word_splitting import check_tokenize, choose_tokenize, main_script
 from transformer_jax.models.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.recipes.tasks.settings import EvaluationConfig
 from transformer_jax.recipes.tasks.translation_task import translation

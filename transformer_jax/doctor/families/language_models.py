@@ -16,7 +16,7 @@ from transformer_jax.doctor.checks import (
 from transformer_jax.doctor.families.inputs import Layers, named_sums, random_texts
 from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
-from transformer_jax.doctor.search import search_check
+from transformer_jax.doctor.search_law import search_check
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training import objectives

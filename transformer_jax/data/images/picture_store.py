@@ -18,13 +18,13 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.core.task_progress import tracked
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.images.augmentation import Augmentation, KeyedRows
-from transformer_jax.data.images.preprocessing import Preprocessing
-from transformer_jax.data.images.sources import (
+from transformer_jax.data.images.picture_sources import (
     ArrayPictures,
     PictureFiles,
     PictureSource,
     pixels_of,
 )
+from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.images.transforms import centre_crop
 from transformer_jax.data.store import open_arrays, release_pages, write_arrays
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.evaluation.retrieval import recall, recalls
+from transformer_jax.evaluation.retrieval_recall import recall, recalls
 
 
 def plain(queries, candidates, own, depth):

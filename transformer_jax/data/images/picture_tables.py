@@ -15,20 +15,20 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
 from transformer_jax.data.files import listed_path
 from transformer_jax.data.images.columns import Columns
-from transformer_jax.data.images.decoding import SUFFIXES
 from transformer_jax.data.images.folders import (
     check_name,
     entries,
     is_folder,
     scan_folder,
 )
-from transformer_jax.data.images.sources import (
+from transformer_jax.data.images.picture_sources import (
     ArrayPictures,
     PictureFiles,
     PictureSource,
     load_array,
     open_arrays,
 )
+from transformer_jax.data.images.pixel_decoding import SUFFIXES
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import json_rows, tsv_rows
 from transformer_jax.data.text import local_data, read_lines

@@ -14,7 +14,7 @@ from transformer_jax.functional.recurrent import State, reverse_texts
 from transformer_jax.functional.scores import Score
 from transformer_jax.models.layers.basic import Embed, Linear
 from transformer_jax.models.layers.module import Module
-from transformer_jax.models.layers.recurrent import Recurrent
+from transformer_jax.models.layers.recurrent_layers import Recurrent
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.step_decoder import WIDTH, RecurrentMemory, StepDecoder
 from transformer_jax.models.transformer.models import FeatureProjection

@@ -20,7 +20,7 @@ from transformer_jax.doctor.families.inputs import (
 )
 from transformer_jax.doctor.maps import Sight, map_checks
 from transformer_jax.doctor.outputs import Outputs, few
-from transformer_jax.doctor.search import search_check
+from transformer_jax.doctor.search_law import search_check
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder

@@ -11,7 +11,7 @@ from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.jacobian_paths import dependence
 from transformer_jax.functional.masks import Mask
-from transformer_jax.laboratory.complexity.layers import GROWTH, KINDS, Layer
+from transformer_jax.laboratory.complexity.layer_formulas import GROWTH, KINDS, Layer
 from transformer_jax.laboratory.complexity.measure import (
     Clock,
     count_flops,

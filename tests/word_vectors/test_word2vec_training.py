@@ -18,7 +18,7 @@ from transformer_jax.word_vectors import run
 from transformer_jax.word_vectors.corpus import LINE_END, Corpus
 from transformer_jax.word_vectors.formats import VECTORS, load_embeddings
 from transformer_jax.word_vectors.settings import BlockShape, TextConfig, Word2VecConfig
-from transformer_jax.word_vectors.training import (
+from transformer_jax.word_vectors.word2vec_training import (
     Blocks,
     Tables,
     epoch_blocks,
@@ -257,7 +257,7 @@ def test_each_epoch_is_drawn_anew(monkeypatch):
         seeds.append(seed)
         return epoch_blocks(corpus, keep, noise, shape, seed)
 
-    monkeypatch.setattr("transformer_jax.word_vectors.training.epoch_blocks", recorded)
+    monkeypatch.setattr("transformer_jax.word_vectors.word2vec_training.epoch_blocks", recorded)
     config = Word2VecConfig(size=4, epochs=3, seed=7)
     corpus = of_ids(np.arange(400) % 50, 50)
     for _ in train_epochs(corpus, config, initial_tables(50, config), first=1):
