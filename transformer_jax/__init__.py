@@ -177,7 +177,10 @@ if not TYPE_CHECKING:  # checkers of types know the names above
             near = difflib.get_close_matches(name, __all__, 1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'models.config')}")
+        from transformer_jax.core.runtime import uncollected
+
+        with uncollected():
+            module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'models.config')}")
         value = module if name in _WHOLE else getattr(module, _OTHER_NAMES.get(name, name))
         globals()[name] = value
         return value

@@ -25,6 +25,7 @@ from transformer_jax.runs.checkpoint import (
     load_params,
     steps,
 )
+from transformer_jax.runs.checkpoint_items import read_arrays, read_item
 from transformer_jax.runs.verification import verify
 from transformer_jax.training.state import TrainState, digest
 
@@ -485,15 +486,15 @@ def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(manifest, name, vanishing)
             assert load_params(run, "best").step == 1
-    run, whole, listed = ck_run(tmp_path / "arrays", at=(1, 2)), checkpoint_reader.read_item, []
+    run, whole, listed = ck_run(tmp_path / "arrays", at=(1, 2)), checkpoint_reader.read_arrays, []
 
-    def removing(path, leaves):
+    def removing(path, names):
         if not listed:
             listed.append(path)
             shutil.rmtree(path.parent)
-        return whole(path, leaves)
+        return whole(path, names)
 
-    monkeypatch.setattr(checkpoint_reader, "read_item", removing)
+    monkeypatch.setattr(checkpoint_reader, "read_arrays", removing)
     assert load_params(run, "best").step == 1
     assert "damaged" not in caplog.text
 
@@ -508,3 +509,24 @@ def test_verify_says_nothing_of_what_training_removed_meanwhile(run, monkeypatch
 
     monkeypatch.setattr(manifest, "read", vanishing)
     assert [(finding.step, finding.problem) for finding in verify(run)] == [(1, None)]
+
+
+def test_arrays_are_read_as_orbax_reads_them(tmp_path):
+    """Every type, no axes, and names that are numbers."""
+    values = {
+        f"stack/0/{kind}": np.arange(12).reshape(3, 4).astype(kind)
+        for kind in ("float32", "float16", "bfloat16", "int32", "uint8", "bool")
+    }
+    values |= {"one": np.float32(2.5)}
+    params = unflatten_dict({name: jnp.asarray(value) for name, value in values.items()})
+    checkpointer = Checkpointer(tmp_path / "checkpoints")
+    checkpointer.save(1, TrainState(jnp.int32(1), params, {}))
+    checkpointer.wait()
+    checkpointer.close()
+    [item] = (tmp_path / "checkpoints").glob("step_*/params")
+    leaves = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in values.items()}
+    ours, theirs = read_arrays(item, leaves), read_item(item, leaves)
+    for name, value in values.items():
+        assert ours[name].dtype == theirs[name].dtype == value.dtype
+        assert ours[name].shape == theirs[name].shape == value.shape
+        assert ours[name].tobytes() == theirs[name].tobytes() == value.tobytes()

@@ -178,7 +178,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, monkeypatch, caps
     def read(*_):
         asyncio.run(stopped()) if inside == "event loop" else os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("transformer_jax.runs.checkpoint_reader.read_item", read)
+    monkeypatch.setattr("transformer_jax.runs.checkpoint_reader.read_arrays", read)
     before = contents(run)
     for act in (lambda: load_params(run, "best"), lambda: verify(run)):
         with terminated("stopped by a signal"):

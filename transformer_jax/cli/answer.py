@@ -41,7 +41,7 @@ class Answer(PredictionCommand):
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
         from transformer_jax.cli.support.input_lines import file_lines, given_lines, windows, write
-        from transformer_jax.inference.encoders import check_task, task_runner
+        from transformer_jax.inference.encoders import check_question, check_task, task_runner
 
         if str(self.context) == "-" and not self.questions:
             raise ConfigError("--context - is standard input: give the questions as arguments")
@@ -57,8 +57,7 @@ class Answer(PredictionCommand):
         write(*HEADER)
         for window in windows(given_lines(self.questions), READ_AHEAD):
             for name, question in window:
-                if not facts.preparation.line(question):
-                    raise DataError(f"{name}: no question: it is empty")
+                check_question(facts.preparation, question, name)
             asked = [question for _, question in window]
             how = {"best": self.top, "longest": self.max_answer_len}
             for found in predictor.answers(asked, [text] * len(asked), **how):

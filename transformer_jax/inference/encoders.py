@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from transformer_jax.core.errors import ConfigError, command
+from transformer_jax.core.errors import ConfigError, DataError, command
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.facts import ENCODERS, TASKS, Facts, TaskHead
 
 if TYPE_CHECKING:
+    from transformer_jax.data.preparation import Preparation
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
     from transformer_jax.inference.encoding.masked import MaskFiller
     from transformer_jax.inference.encoding.rewards import RewardRunner
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EMBEDDING_FAMILIES",
     "check_masks",
+    "check_question",
     "check_task",
     "mask_filler",
     "pools_of",
@@ -245,6 +247,21 @@ def check_task(facts: Facts, *tasks: str) -> TaskHead:
             f"none for {_HEADS[tasks[0]]}: try {command(TASKS[kind], facts.source)}"
         )
     return facts.head
+
+
+def check_question(preparation: "Preparation", question: str, name: str) -> None:
+    """Refuses a blank question.
+
+    Args:
+        preparation: The preparation of texts.
+        question: The question.
+        name: Its name, for the message.
+
+    Raises:
+        DataError: The question is blank.
+    """
+    if not preparation.line(question):
+        raise DataError(f"{name}: no question: it is empty")
 
 
 def task_runner(opened: "Pretrained", *, tokens: int = 4096) -> "TaskRunner":

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import CheckpointError, ConfigError
+from transformer_jax.core.runtime import uncollected
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.inference.base import Predictor
@@ -181,7 +182,7 @@ def load(
     if engine_cache is not None and (url := url_of(engine_cache)) is not None:
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
-    with changed:
+    with changed, uncollected():
         if task is not None and not isinstance(task, str):
             if engine != "jax":
                 raise ConfigError("engine: your own tasks run on JAX: leave it out")

@@ -12,7 +12,7 @@ from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
 from transformer_jax.inference.base import Predictor, listed, several, warn_of_texts
 from transformer_jax.inference.embedding import Embedding
-from transformer_jax.inference.encoders import check_task, mask_filler, task_runner
+from transformer_jax.inference.encoders import check_question, check_task, mask_filler, task_runner
 from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
 from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.inference.encoding.task_runner import AnswerSpan
@@ -293,8 +293,12 @@ class QuestionAnsweringPredictor(_Task):
             context: The text that may contain the answer.
             top_k: Number of answers.
             max_answer_len: Maximum length of an answer in tokens.
+
+        Raises:
+            DataError: The question is blank.
         """
         listed([question, context])
+        check_question(self._opened.facts.preparation, question, "text 1")
         with warn_of_texts(self._predictor.counts):
             [found] = self._predictor.answers(
                 [question], [context], best=top_k, longest=max_answer_len

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -19,7 +18,7 @@ from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import Nested, flatten_dict
 from transformer_jax.models.partition import overlay
 from transformer_jax.runs import manifest
-from transformer_jax.runs.checkpoint_items import explained, read_item
+from transformer_jax.runs.checkpoint_items import explained, read_arrays
 from transformer_jax.runs.checkpoint_score import CheckpointScore, score_of
 from transformer_jax.runs.manifest import (
     FROZEN,
@@ -276,13 +275,11 @@ def _finite_item(path: Path, fields: Manifest, item: str) -> dict[str, np.ndarra
     Raises:
         CheckpointError: The arrays cannot be read, or contain NaN or infinity.
     """
-    leaves = {
-        name.removeprefix(item + "/"): jax.ShapeDtypeStruct(leaf["shape"], leaf["dtype"])
-        for name, leaf in fields["tree"].items()
-        if name.startswith(item + "/")
-    }
+    names = [
+        name.removeprefix(f"{item}/") for name in fields["tree"] if name.startswith(f"{item}/")
+    ]
     try:
-        values = read_item(path / manifest.item_directory(fields, item), leaves)
+        values = read_arrays(path / manifest.item_directory(fields, item), names)
     except Exception as error:
         if not path.exists():
             raise _Pruned from error
