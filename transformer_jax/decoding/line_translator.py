@@ -300,11 +300,11 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         )
         best = [texts[0] for texts in found.values() if texts]
         self.counts["limited"] += sum(text.finish_reason == "length" for text in best)
-        nothing = [Continuation("", (), 0.0, "end", 0.0)]
+        empty = {*range(len(lines))} - {sequence.index for sequence in sequences}
+        found |= {i: [Continuation("", (), 0.0, "end", 0.0)] for i in empty}
         for i, line in enumerate(lines):
             texts = tuple(
-                dataclasses.replace(text, text=self.final_text(text))
-                for text in found.get(i, nothing)
+                dataclasses.replace(text, text=self.final_text(text)) for text in found[i]
             )
             yield Translation(line, texts, cut[i])
 
