@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.cli.describe import plain_table, report, short
+from transformer_jax.cli.describe import report
 from transformer_jax.cli.main import main
+from transformer_jax.core.text_tables import aligned, short
 from transformer_jax.models.costs.accounting import components, model_cost
 from transformer_jax.models.presets import PRESETS
 
@@ -92,7 +93,7 @@ def test_short_numbers_are_right_to_half_a_percent(number):
 
 
 def test_columns_stand_in_line():
-    text = plain_table(("a", "", "b", "n"), [("xx", "6 ×", "2×3", "6"), ("y", "", "", "1,234")])
+    text = aligned([("a", "", "b", "n"), ("xx", "6 ×", "2×3", "6"), ("y", "", "", "1,234")], left=3)
     assert {len(line) for line in text.splitlines()} == {len("xx  6 ×  2×3  1,234")}
 
 

@@ -9,6 +9,7 @@ import tyro
 from transformer_jax.cli.output import check_file, note, tsv, writing, wrote
 from transformer_jax.core.config_fields import Configuration, Count, OutputPath
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.text_tables import aligned
 
 if TYPE_CHECKING:
     from transformer_jax.word_vectors.embeddings import WordEmbeddings
@@ -94,15 +95,12 @@ class Analogy(Configuration, group="--"):
         found = answer_analogies(embeddings, sections, limit=self.limit)
         sums = (sum(getattr(one, n) for one in found) for n in ("correct", "answered", "questions"))
         total = AnalogySection("total", *sums)
-        rows = [*found, total] if len(found) > 1 else found
-        width = max(len(one.name) for one in rows)
-        print(f"{'section':<{width}}  accuracy  correct  answered  questions")
-        for one in rows:
-            accuracy = f"{one.accuracy:8.2%}" if one.answered else f"{'-':>8}"
-            print(
-                f"{one.name:<{width}}  {accuracy}  {one.correct:7,}  {one.answered:8,}  "
-                f"{one.questions:9,}"
-            )
+        rows: list[tuple[str, ...]] = [("section", "accuracy", "correct", "answered", "questions")]
+        for one in [*found, total] if len(found) > 1 else found:
+            accuracy = f"{one.accuracy:.2%}" if one.answered else "-"
+            counts = (f"{n:,}" for n in (one.correct, one.answered, one.questions))
+            rows.append((one.name, accuracy, *counts))
+        print(aligned(rows))
         if left := total.questions - total.answered:
             note(f"{plural(left, 'question')} not answered: a word has no vector")
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import tyro
 
-from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, writing, wrote
 from transformer_jax.core.config_fields import Configuration, OutputPath, Range
 from transformer_jax.core.errors import DataError
+from transformer_jax.core.text_tables import aligned
 
 __all__ = ["BPEMerges"]
 
@@ -48,7 +48,7 @@ class BPEMerges(Configuration, group="--"):
             (str(n), " ".join(step.pair or ()), str(step.times or ""), step.line)
             for n, step in enumerate(steps)
         ]
-        print(plain_table(("merge", "pair", "times", "text"), rows, left=4))
+        print(aligned([("merge", "pair", "times", "text"), *rows], left=4))
         if self.output is not None:
             from transformer_jax.visual.merge_pictures import plot_merges
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import tyro
 
-from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, note, write_json
 from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.cli.tokenize import Tokenize
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.data.tokenizer_kind import TokenizerKind, VocabSize
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _table(rows: "dict[str, Compression]") -> str:
         )
         for name, row in rows.items()
     ]
-    return plain_table(head, cells, left=1)
+    return aligned([head, *cells])
 
 
 def _fields(row: "Compression") -> dict[str, Any]:

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from transformer_jax.cli.describe import plain_table, short
 from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
 from transformer_jax.core.config_fields import Configuration, OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.text_tables import aligned, short
 
 if TYPE_CHECKING:
     from transformer_jax.laboratory.complexity.layer_formulas import Kind, Layer
@@ -161,7 +161,7 @@ def _growth(kinds: "list[Kind]") -> str:
 
     head = ("layer", "operations", "multiply-adds", "sequential", "path", "path length")
     shown = [(kind, *GROWTH[kind]) for kind in dict.fromkeys(kinds)]
-    return plain_table(head, shown, left=6)
+    return aligned([head, *shown], left=6)
 
 
 def _table(measured: "list[Measured]") -> str:
@@ -169,7 +169,7 @@ def _table(measured: "list[Measured]") -> str:
     timed = ("forward", "backward") if measured[0].times is not None else ()
     head = ("layer", "n", "d", "multiply-adds", "FLOPs by XLA", "of formula", *timed, "depth",
             "path")  # fmt: skip
-    return plain_table(head, [_row(one) for one in measured], left=1)
+    return aligned([head, *map(_row, measured)])
 
 
 def _row(one: "Measured") -> tuple[str, ...]:

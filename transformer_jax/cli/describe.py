@@ -15,6 +15,7 @@ from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.storage.urls import with_urls
+from transformer_jax.core.text_tables import aligned, short
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
@@ -76,7 +77,7 @@ class Describe(RunCommand):
             batch=self.batch_size,
             source_length=self.source_length,
             target_length=self.target_length,
-            table=_rich_table if sys.stdout.isatty() else plain_table,
+            table=_rich_table if sys.stdout.isatty() else _plain_table,
         )
         print(text)
         if self.plan is not None and isinstance(config, TransformerConfig):
@@ -248,7 +249,7 @@ def report(
     if isinstance(config, TransformerConfig) and config.image.image_size:
         source_length, side, words = config.image.sequence_length, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
-    table = table or plain_table
+    table = table or _plain_table
     total = model_cost(config, **sizes, head=head)
     both = bool(config.encoder_layers and config.decoder_layers)
     lengths = " and ".join(
@@ -290,39 +291,9 @@ def report(
     return "\n".join(lines)
 
 
-def short(number: int | float) -> str:
-    """Formats a number with three digits and its SI prefix.
-
-    Example:
-        >>> short(63_045_632), short(512), short(1e12), short(999_999)
-        ('63.0 M', '512 ', '1.00 T', '1.00 M')
-    """
-    if number < 999.5:
-        return f"{number:.0f} " if number == int(number) else f"{number:.3g} "
-    prefixes = "kMGTPE"
-    power = next(i for i in range(1, 7) if number < 999.5 * 1000**i or i == 6)
-    prefix, number = prefixes[power - 1], number / 1000**power
-    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
-    return f"{number:.{digits}f} {prefix}"
-
-
-def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 3) -> str:
-    """Formats a table: the first ``left`` columns aligned left, the remaining ones right.
-
-    Example:
-        >>> print(plain_table(("part", "", "shapes", "n"), [("head", "6 ×", "2×3", "6")]))
-        part       shapes  n
-        head  6 ×  2×3     6
-    """
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = []
-    for row in (head, *rows):
-        cells = [
-            f"{cell:{'<' if i < left else '>'}{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns the table as plain text, with sizes and counts aligned right."""
+    return aligned([head, *rows], left=3)
 
 
 def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -348,7 +319,7 @@ def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return capture.get().rstrip("\n")
 
 
-Table = type(plain_table)
+Table = type(_plain_table)
 
 
 def draw(config: TransformerConfig, folder: Path, length: int) -> None:

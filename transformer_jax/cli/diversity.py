@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, writing, wrote
 from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Amount, Count, Fraction, OutputPath, Range, Seed
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.recipes.generation_flags import LanguageFlags
 
 if TYPE_CHECKING:
@@ -156,4 +156,4 @@ def _table(rows: "dict[str, Diversity]") -> str:
         )
         for name, row in rows.items()
     ]
-    return plain_table(head, cells, left=1)
+    return aligned([head, *cells])

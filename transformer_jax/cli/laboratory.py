@@ -135,10 +135,10 @@ def _run(arguments: Sequence[str], environment: Environment) -> int:
     say(f"{name}: starting")
     prepare_process()
     figures = _measure(name, asked)
-    from transformer_jax.cli.describe import plain_table
+    from transformer_jax.core.text_tables import aligned
 
     head, *rows = figures.table()
-    print(plain_table(head, rows))
+    print(aligned([head, *rows], left=3))
     with writing("--output", asked.output):
         figures.draw(asked.output)
     facts = {

@@ -5,9 +5,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import say
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.text_tables import aligned
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.settings import TokenizerConfig, Trained
@@ -79,7 +79,7 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
         }
         print(_as_json(programs, kernels, found, settings))
     else:
-        print(plain_table(_HEAD, _rows(programs)))
+        print(aligned([_HEAD, *_rows(programs)], left=3))
         if kernels:
             print("attention of training, in the longest batches:")
         for attention, chosen in kernels.items():

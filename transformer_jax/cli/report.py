@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
 from transformer_jax.core.config_fields import Configuration, OutputPath
 from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.text_tables import aligned
 
 if TYPE_CHECKING:
     from transformer_jax.evaluation.bleu_results import OwnScore
@@ -108,7 +108,7 @@ def _published() -> str:
         )
         for row in TABLE
     ]
-    return plain_table(head, rows, left=2)
+    return aligned([head, *rows], left=2)
 
 
 def _own(own: "list[OwnScore]") -> str:
@@ -128,7 +128,7 @@ def _own(own: "list[OwnScore]") -> str:
         )
         for one in own
     ]
-    return plain_table(head, rows, left=4)
+    return aligned([head, *rows], left=4)
 
 
 def _content(own: "list[OwnScore]") -> dict[str, Any]:

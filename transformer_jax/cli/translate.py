@@ -15,6 +15,7 @@ from transformer_jax.cli.support.engine_flags import EngineCommand
 from transformer_jax.cli.support.search_flags import SearchFlags
 from transformer_jax.core.config_fields import OutputPath
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.recipes.generation_flags import LanguageFlags, generation_flags
 
@@ -295,12 +296,7 @@ def traced(line: str, steps: "list[TraceStep]") -> str:
     for t, step in enumerate(steps, 1):
         best = "  ".join(f"{visible(piece)} {math.exp(value):.3f}" for piece, value in step.best)
         rows.append((str(t), visible(step.piece), f"{math.exp(step.log_prob):.4f}", best))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    table = [
-        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    ]
-    return "\n".join([line, *(row.rstrip() for row in table), ""])
+    return f"{line}\n{aligned(rows, left=4)}\n"
 
 
 class Counter:

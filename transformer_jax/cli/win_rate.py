@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
 from transformer_jax.cli.support.input_lines import note_prompts
 from transformer_jax.cli.support.sampling import (
@@ -18,6 +17,7 @@ from transformer_jax.cli.support.sampling import (
 )
 from transformer_jax.core.config_fields import Amount, OutputPath, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.text_tables import aligned
 
 if TYPE_CHECKING:
     from transformer_jax.data.preferences import Prompt
@@ -102,7 +102,7 @@ class WinRateCommand(SamplingCommand):
             (str(run), f"{wins}", f"{found.ties}", f"{rate:.3f}", f"{reward:.4g}")
             for run, wins, rate, reward in rows
         ]
-        return plain_table(("model", "wins", "ties", "win rate", "mean reward"), cells, left=1)
+        return aligned([("model", "wins", "ties", "win rate", "mean reward"), *cells])
 
     def _check(self) -> None:
         check_file("--json", self.json, (".json",))

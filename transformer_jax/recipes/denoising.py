@@ -211,7 +211,7 @@ def _targets(batch: "Batch") -> Int[np.ndarray, " tokens"]:
 
 def _table(scores: dict[str, dict[str, float]]) -> str:
     """Returns a table with a row per text: the model and a trivial baseline."""
-    from transformer_jax.recipes.tasks.scores import aligned
+    from transformer_jax.core.text_tables import aligned
 
     rows = [["text", "loss", "perplexity", "unigram loss", "unigram perplexity"]]
     for name, row in scores.items():

@@ -224,8 +224,8 @@ def _texts_of(translator: "Translator", facts: "Facts") -> "TranslateTexts":
 
 
 def _print(rows: "Sequence[DirectionScores]", identify: "LanguageIdentifier | None") -> None:
+    from transformer_jax.core.text_tables import aligned
     from transformer_jax.evaluation.directions import HEAD
-    from transformer_jax.recipes.tasks.scores import aligned
 
     print(aligned([HEAD, *(row.cells() for row in rows)]))
     for signatures in dict.fromkeys(

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average
 from transformer_jax.inference.pretrained import open_directory
-from transformer_jax.recipes.tasks.scores import aligned
 
 __all__ = ["glue"]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.store import TokenStore
@@ -177,13 +178,7 @@ class Report:
             bits = (said[name] for name in ("bits_per_character", "bits_per_byte"))
             cells = [*(f"{v:.4f}" for v in numbers), *(f"{v:.4f}" for v in bits)]
             table.append((text, model, *cells))
-        widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-        lines = []
-        for row in table:
-            words = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-            rest = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-            lines.append("  ".join([*words, *rest]).rstrip())
-        return "\n".join(lines)
+        return aligned(table, left=2)
 
 
 def build_stores(

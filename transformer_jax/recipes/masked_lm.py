@@ -280,7 +280,7 @@ def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[
 
 def _table(scores: dict[str, dict[str, float]], pairs: str) -> str:
     """Returns a table with a row per text: the model and trivial baselines."""
-    from transformer_jax.recipes.tasks.scores import aligned
+    from transformer_jax.core.text_tables import aligned
 
     head = ["text", "MLM accuracy", "most frequent word", "perplexity", "unigram perplexity"]
     with_pairs = pairs != "none"

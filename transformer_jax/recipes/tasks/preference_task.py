@@ -15,6 +15,7 @@ from jaxtyping import Float, PyTree
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log, tracked
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.preference_examples import (
     CompletionStore,
@@ -39,7 +40,6 @@ from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.recipes.tasks.batching import has_dropout, without_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown
-from transformer_jax.recipes.tasks.scores import aligned
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import preference_objectives as objectives
 from transformer_jax.training.batches import put_batch

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.data.classes import class_numbers
 from transformer_jax.data.labeled import (
     Labeled,
@@ -29,7 +30,7 @@ from transformer_jax.evaluation.classification import (
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.inference.encoding.task_runner import TaskRunner
 
-__all__ = ["MEASURES", "aligned", "measure", "measures_of", "table", "write_scores"]
+__all__ = ["MEASURES", "measure", "measures_of", "table", "write_scores"]
 
 # The first is the main metric of a task.
 MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -128,19 +129,6 @@ def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [["data", *names]]
     rows += [[part, *(f"{said[name]:.4f}" for name in names)] for part, said in scores.items()]
     return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Formats a table, with the first column aligned left and the remaining ones right.
-
-    Example:
-        >>> print(aligned([["a", "figure"], ["longer", "1"]]))
-        a       figure
-        longer       1
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pad = lambda i, cell: cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
-    return "\n".join("  ".join(pad(i, cell) for i, cell in enumerate(row)) for row in rows)
 
 
 def write_scores(path: Path | None, scores: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.sources import ReadOptions, Splits
 from transformer_jax.data.store import encode_targets
@@ -26,7 +27,6 @@ from transformer_jax.evaluation.rouge import (
 )
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.recipes.tasks.fit import log_scored
-from transformer_jax.recipes.tasks.scores import aligned
 from transformer_jax.recipes.tasks.settings import EvaluationConfig, SummaryEvaluation
 from transformer_jax.recipes.tasks.translation_task import decode_texts, show, translation
 from transformer_jax.runs.checkpoint_score import Metric
