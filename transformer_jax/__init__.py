@@ -69,12 +69,7 @@ if TYPE_CHECKING:
     from transformer_jax.recipes import tasks
     from transformer_jax.runs.checkpoint_score import Metric
     from transformer_jax.training import objectives
-    from transformer_jax.training.settings import (
-        LoopConfig,
-        OptimizerConfig,
-        ScheduleConfig,
-        adamw,
-    )
+    from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig, adamw
     from transformer_jax.training.state import TrainState, split
     from transformer_jax.training.step import make_step
     from transformer_jax.training.task import Data, Task

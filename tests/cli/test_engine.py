@@ -16,9 +16,7 @@ from transformer_jax.decoding.options import BatchingConfig, TranslationBatching
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.functional import logits as processors
-from transformer_jax.inference.engines import (
-    EngineConfig,
-)
+from transformer_jax.inference.engines import EngineConfig
 
 pytest.importorskip("ctranslate2")
 

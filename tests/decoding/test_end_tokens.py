@@ -12,11 +12,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generation_config import TRANSLATION
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.decoding.options import (
-    BatchingConfig,
-    SpecialTokens,
-    special_tokens,
-)
+from transformer_jax.decoding.options import BatchingConfig, SpecialTokens, special_tokens
 from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.search_state import Steps
 

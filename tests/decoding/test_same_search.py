@@ -13,12 +13,7 @@ from tests.decoding.search_cases import FIRST, PAD, SECOND, B, P, T, V, draw_cas
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.search import search
-from transformer_jax.decoding.search_plan import (
-    plan_of,
-    search_settings,
-    values_of,
-    with_special,
-)
+from transformer_jax.decoding.search_plan import plan_of, search_settings, values_of, with_special
 from transformer_jax.decoding.search_state import PromptContext, SearchRows, Steps, row_keys
 
 # By seed: a digest of all tokens, the sum of log-probabilities, and how many texts end.

@@ -12,13 +12,7 @@ from transformer_jax.cli.flags import flag_of, positional
 from transformer_jax.cli.laboratory import COMMANDS as EXPERIMENTS
 from transformer_jax.cli.run_flags import asked_run, parse_flags
 from transformer_jax.cli.training import EVERY
-from transformer_jax.data.corpora import (
-    babel,
-    in_context,
-    phrasebook,
-    python_docs,
-    python_library,
-)
+from transformer_jax.data.corpora import babel, in_context, phrasebook, python_docs, python_library
 from transformer_jax.data.images import captioned_pictures as captions
 
 # Of everything that is trained.

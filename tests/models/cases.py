@@ -19,9 +19,7 @@ from tests.models import (
     test_encoder_decoder,
     test_features,
 )
-from tests.models import (
-    test_recurrent_modules as test_recurrent,
-)
+from tests.models import test_recurrent_modules as test_recurrent
 from transformer_jax.core.trees import flatten_dict, with_leaves
 from transformer_jax.models.build import make_model
 from transformer_jax.models.captioner import Captioner

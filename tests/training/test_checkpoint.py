@@ -19,12 +19,7 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict, with_leaves
 from transformer_jax.runs import manifest
-from transformer_jax.runs.checkpoint import (
-    Checkpointer,
-    CheckpointScore,
-    load_params,
-    steps,
-)
+from transformer_jax.runs.checkpoint import Checkpointer, CheckpointScore, load_params, steps
 from transformer_jax.runs.checkpoint_items import read_arrays, read_item
 from transformer_jax.runs.verification import verify
 from transformer_jax.training.state import TrainState, digest

@@ -19,12 +19,7 @@ from transformer_jax.models.presets import bert
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.training.state import (
-    abstract_state,
-    create_state,
-    digest,
-    split,
-)
+from transformer_jax.training.state import abstract_state, create_state, digest, split
 
 
 def shards(tree):

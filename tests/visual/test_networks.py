@@ -8,12 +8,7 @@ from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.low_rank import low_rank_kernel
 from transformer_jax.functional.recurrent import CELLS, recur
 from transformer_jax.functional.word2vec import cbow_loss, skip_gram_loss
-from transformer_jax.visual.networks import (
-    plot_cbow,
-    plot_low_rank,
-    plot_skip_gram,
-    plot_unrolled,
-)
+from transformer_jax.visual.networks import plot_cbow, plot_low_rank, plot_skip_gram, plot_unrolled
 
 CONTEXT = ["a", "b", "d", "e"]
 

@@ -39,10 +39,7 @@ class MostSimilar(Configuration, group="--"):
         if self.without and not self.words:
             raise ConfigError("--without needs words: most-similar VECTORS king --without man")
         from transformer_jax.word_vectors.formats import load_embeddings
-        from transformer_jax.word_vectors.questions import (
-            correlate_similarities,
-            read_similarities,
-        )
+        from transformer_jax.word_vectors.questions import correlate_similarities, read_similarities
 
         files = [(path, read_similarities(path)) for path in self.pairs]
         embeddings = load_embeddings(self.vectors, self.limit)

@@ -11,12 +11,7 @@ from transformer_jax.core.keys import key_for
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.partial_text import GenerationSequence
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.search_plan import (
-    SearchPlan,
-    SearchValues,
-    plan_of,
-    with_special,
-)
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, with_special
 
 __all__ = ["batch_by_length", "is_plain", "left_pad", "row_settings", "sampling_keys"]
 

@@ -14,12 +14,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.scoring import TeacherForced, teacher_forced_log_probs
-from transformer_jax.decoding.search import (
-    advance_search,
-    continue_search,
-    search,
-    search_trail,
-)
+from transformer_jax.decoding.search import advance_search, continue_search, search, search_trail
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
 from transformer_jax.decoding.search_state import (
     PromptContext,

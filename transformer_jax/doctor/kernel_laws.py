@@ -13,11 +13,7 @@ from jaxtyping import Array
 from transformer_jax import laws
 from transformer_jax.core.trees import default_device
 from transformer_jax.doctor.checks import Check, largest
-from transformer_jax.functional.kernels.choice import (
-    device_reason,
-    recorded_choices,
-    select_kernel,
-)
+from transformer_jax.functional.kernels.choice import device_reason, recorded_choices, select_kernel
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Score, Scores
 from transformer_jax.laws import Finding

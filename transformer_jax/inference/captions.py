@@ -18,11 +18,7 @@ from transformer_jax.core.errors import (
     plural,
 )
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.images.picture_sources import (
-    ArrayPictures,
-    PictureFiles,
-    PictureSource,
-)
+from transformer_jax.data.images.picture_sources import ArrayPictures, PictureFiles, PictureSource
 from transformer_jax.data.images.transforms import Pixels, centre_crop
 from transformer_jax.data.languages import DEFAULT_DIRECTION
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig

@@ -12,10 +12,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.line_translator import LineTranslator
-from transformer_jax.decoding.requests import (
-    CountingLanguageModel,
-    TextScore,
-)
+from transformer_jax.decoding.requests import CountingLanguageModel, TextScore
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention

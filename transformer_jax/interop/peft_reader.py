@@ -20,12 +20,7 @@ from transformer_jax.core.numerics import all_finite
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.peft_base import as_of_unchanged_base, largest_rank
 from transformer_jax.interop.peft_config import CONFIG, PeftConfig, read_peft_config
-from transformer_jax.interop.peft_modules import (
-    BaseModules,
-    bare_name,
-    check_saved,
-    check_targets,
-)
+from transformer_jax.interop.peft_modules import BaseModules, bare_name, check_saved, check_targets
 from transformer_jax.interop.peft_tables import Leaves, TableChanges
 from transformer_jax.interop.peft_tokens import BEFORE, read_rows
 from transformer_jax.interop.tensor_layouts import from_hf

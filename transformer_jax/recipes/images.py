@@ -13,11 +13,7 @@ from transformer_jax.data.images.data import ImageData, ImageSplits, open_images
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, vit
-from transformer_jax.recipes.pictures import (
-    attentions_to_images,
-    check_pictures,
-    scored_pictures,
-)
+from transformer_jax.recipes.pictures import attentions_to_images, check_pictures, scored_pictures
 from transformer_jax.recipes.publishing import with_heads
 from transformer_jax.recipes.read_flags import PictureFlags, changed_options, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe

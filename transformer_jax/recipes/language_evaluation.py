@@ -25,12 +25,7 @@ from transformer_jax.recipes.driver import settings_of
 from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 from transformer_jax.recipes.tasks.scores import write_scores
-from transformer_jax.recipes.texts import (
-    LanguageEvaluation,
-    WithCache,
-    open_texts_of,
-    token_cache,
-)
+from transformer_jax.recipes.texts import LanguageEvaluation, WithCache, open_texts_of, token_cache
 from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [

@@ -41,12 +41,7 @@ from transformer_jax.recipes.recipe import Fit, Named, Prepared, Recipe, TextFor
 from transformer_jax.recipes.settings import Adapted, RunConfig, TrainingConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.batching import without_dropout
-from transformer_jax.recipes.validation import (
-    ValidationFlags,
-    plain_scores,
-    print_scores,
-    validate,
-)
+from transformer_jax.recipes.validation import ValidationFlags, plain_scores, print_scores, validate
 from transformer_jax.training.settings import LoopConfig, OnPolicy, ScheduleConfig
 
 if TYPE_CHECKING:

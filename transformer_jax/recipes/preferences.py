@@ -30,12 +30,7 @@ from transformer_jax.recipes.recipe import Named, Prepared, Recipe, TextFormat
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.batching import without_dropout
-from transformer_jax.recipes.validation import (
-    ValidationFlags,
-    plain_scores,
-    print_scores,
-    validate,
-)
+from transformer_jax.recipes.validation import ValidationFlags, plain_scores, print_scores, validate
 from transformer_jax.training.settings import LoopConfig
 
 if TYPE_CHECKING:

@@ -21,12 +21,7 @@ from transformer_jax.recipes.scored_texts import (
 from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.settings import SummaryEvaluation
-from transformer_jax.recipes.translation import (
-    Run,
-    TextToText,
-    Translation,
-    with_encoder_decoder,
-)
+from transformer_jax.recipes.translation import Run, TextToText, Translation, with_encoder_decoder
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:

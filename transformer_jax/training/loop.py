@@ -19,13 +19,7 @@ from transformer_jax.runs.run_directory import how_to_continue
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.curves import Curves
 from transformer_jax.training.micro_batches import Batch
-from transformer_jax.training.monitoring import (
-    Profiler,
-    Rates,
-    Watchdog,
-    peak_memory,
-    slowest,
-)
+from transformer_jax.training.monitoring import Profiler, Rates, Watchdog, peak_memory, slowest
 from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.settings import LoopConfig, profile_window
 from transformer_jax.training.signals import StopSignals

@@ -17,11 +17,7 @@ from transformer_jax.core.config_fields import Count, Rate
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.partition import Merge
-from transformer_jax.parallel.sharding import (
-    batch_sharding,
-    num_batch_shards,
-    replicated,
-)
+from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, replicated
 from transformer_jax.training.micro_batches import (
     Batch,
     Compared,

@@ -14,12 +14,7 @@ from transformer_jax.core.trees import default_device, flatten_dict, with_leaves
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import Merge
-from transformer_jax.parallel.mesh import (
-    broadcast_json,
-    gather_to_host,
-    is_main_process,
-    make_mesh,
-)
+from transformer_jax.parallel.mesh import broadcast_json, gather_to_host, is_main_process, make_mesh
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.runs.checkpoint_reader import check_parameters, load_all_parts

@@ -104,11 +104,7 @@ def _labels(
     from transformer_jax.inference.pretrained import Pretrained
 
     if facts.kind == "two-tower":
-        from transformer_jax.inference.image_texts import (
-            TEMPLATE,
-            ImageTextPredictor,
-            check_labels,
-        )
+        from transformer_jax.inference.image_texts import TEMPLATE, ImageTextPredictor, check_labels
 
         if not command.labels:
             raise ConfigError(f"{command.run} has no labels: give --labels")

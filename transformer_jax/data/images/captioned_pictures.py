@@ -8,12 +8,7 @@ import numpy as np
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.corpora import scenes
-from transformer_jax.data.images.data import (
-    ImageData,
-    ImageReadOptions,
-    ImageSplits,
-    open_images,
-)
+from transformer_jax.data.images.data import ImageData, ImageReadOptions, ImageSplits, open_images
 from transformer_jax.data.images.picture_sources import ArrayPictures
 from transformer_jax.data.images.picture_tables import ImageTable
 

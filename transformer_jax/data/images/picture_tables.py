@@ -15,12 +15,7 @@ from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
 from transformer_jax.data.files import listed_path
 from transformer_jax.data.images.columns import Columns
-from transformer_jax.data.images.folders import (
-    check_name,
-    entries,
-    is_folder,
-    scan_folder,
-)
+from transformer_jax.data.images.folders import check_name, entries, is_folder, scan_folder
 from transformer_jax.data.images.picture_sources import (
     ArrayPictures,
     PictureFiles,

@@ -16,12 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, PyTree
 
-from transformer_jax.functional.kernels.products import (
-    matmul,
-    sum_rows,
-    transposed_matmul,
-    widen,
-)
+from transformer_jax.functional.kernels.products import matmul, sum_rows, transposed_matmul, widen
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES, TableParts, VocabularySplit
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
 from transformer_jax.functional.partitioning import (

@@ -18,13 +18,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.length_penalty import learn_longest
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.evaluation.rouge import (
-    RougeScores,
-    choose_words,
-    lead,
-    oracle,
-    rouge_scores,
-)
+from transformer_jax.evaluation.rouge import RougeScores, choose_words, lead, oracle, rouge_scores
 from transformer_jax.models.recurrent_config import ModelConfig
 from transformer_jax.recipes.tasks.fit import log_scored
 from transformer_jax.recipes.tasks.settings import EvaluationConfig, SummaryEvaluation
