@@ -24,7 +24,6 @@ from transformer_jax.inference.generation_settings import search_settings
 from transformer_jax.inference.hf_generation import _continuation
 from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.recipes.scored_texts import beam_search
-from transformer_jax.recipes.tasks.fit import by_evaluate
 from transformer_jax.recipes.tasks.translation_task import decode_texts
 from transformer_jax.recipes.translation import EvaluateTranslator
 
@@ -170,7 +169,7 @@ def test_an_end_that_a_generation_config_forces_does_not_tell_that_a_text_ended(
     assert reasons == ["length", "end", "length"]
 
 
-def _decode(setting):
+def _decode(limit):
     """Texts that reach their limit, as a task decodes them."""
 
     class Limited:
@@ -183,19 +182,16 @@ def _decode(setting):
         def limit_note(self, count, lines):
             return "limited"
 
-    decode_texts(Limited(), ["a"], *([setting] if setting else []))
+    decode_texts(Limited(), ["a"], *([limit] if limit else []))
 
 
 @pytest.mark.parametrize(
-    ("setting", "in_training", "in_evaluate"),
+    ("limit", "named"),
     [
-        (None, "evaluation.max_len_a or evaluation.max_len_b", "--max-len-a or --max-len-b"),
-        ("evaluation.max_length", "evaluation.max_length", "--max-len-b"),
+        (None, "evaluation.max_len_a or evaluation.max_len_b"),
+        ("--max-len-b", "--max-len-b"),
     ],
 )
-def test_a_limit_has_the_name_of_the_door_that_was_used(capsys, setting, in_training, in_evaluate):
-    _decode(setting)
-    assert capsys.readouterr().err == f"limited: raise {in_training}\n"
-    with by_evaluate():
-        _decode(setting)
-    assert capsys.readouterr().err == f"limited: raise {in_evaluate}\n"
+def test_a_limit_has_the_name_of_the_door_that_was_used(capsys, limit, named):
+    _decode(limit)
+    assert capsys.readouterr().err == f"limited: raise {named}\n"

@@ -237,7 +237,9 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
             rows, wanted = references(part)
             tokenize = request.tokenize or run.evaluation.tokenize
             pictures = [predictor.read(part.pictures, row) for row in rows]
-            scores, written = score_captions(captioner, pictures, wanted, tokenize)
+            scores, written = score_captions(
+                captioner, pictures, wanted, tokenize, limit="--max-len-b"
+            )
             print(f"{name}: {scores}", flush=True)
             if request.images is None and run.data.corpus is not None:
                 print(f"{name}: {_pointing(predictor, name, written)}", flush=True)

@@ -14,7 +14,7 @@ from transformer_jax.data.pairs import Pairs
 from transformer_jax.evaluation.word_splitting import Tokenize
 from transformer_jax.recipes.direction_texts import DirectionTexts, Sides, open_direction_texts
 from transformer_jax.recipes.languages import check_direction
-from transformer_jax.recipes.scored_texts import beam_search, choose_words
+from transformer_jax.recipes.scored_texts import LIMIT_FLAGS, beam_search, choose_words
 from transformer_jax.recipes.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _texts_of(translator: "Translator", facts: "Facts") -> "TranslateTexts":
 
     def translate(texts: Sequence[str], direction: Direction) -> list[str]:
         sources = [text and prefix + text for text in texts]
-        return decode_texts(translator, sources, directions=direction)
+        return decode_texts(translator, sources, LIMIT_FLAGS, direction)
 
     return translate
 

@@ -50,7 +50,7 @@ from transformer_jax.recipes.sizing import (
     with_step_intervals,
 )
 from transformer_jax.recipes.start import Start
-from transformer_jax.recipes.tasks.fit import allowing, by_evaluate
+from transformer_jax.recipes.tasks.fit import allowing
 from transformer_jax.runs.config_guard import latest_manifest
 from transformer_jax.runs.data_guard import content_checksum
 from transformer_jax.runs.manifest import steps as checkpoint_steps
@@ -393,7 +393,7 @@ def make_trainer(
 def evaluate(request: Any, facts: Facts) -> int:
     """Evaluates a stored run, prints the results, and returns the exit code."""
     # Score texts even if they have unknown words.
-    with allowing(unknown=True), by_evaluate():
+    with allowing(unknown=True):
         return get_recipe(facts.recipe).evaluate(request, facts)
 
 

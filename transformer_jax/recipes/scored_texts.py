@@ -12,7 +12,7 @@ from transformer_jax.recipes.generation_flags import generation_flags
 if TYPE_CHECKING:
     from transformer_jax.inference.facts import Facts
 
-__all__ = ["SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
+__all__ = ["LIMIT_FLAGS", "SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
 
 
 SearchFlags: Any = generation_flags(
@@ -22,6 +22,7 @@ SearchFlags: Any = generation_flags(
     max_len_a="per position for a recording; None is the limit of the run",
     max_len_b="None is the limit of the run",
 )
+LIMIT_FLAGS = "--max-len-a or --max-len-b"  # which raise the limit, for messages
 
 
 def beam_search(request: Any, facts: "Facts") -> GenerationConfig:

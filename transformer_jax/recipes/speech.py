@@ -15,6 +15,7 @@ from transformer_jax.models.config import FeatureConfig
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.scored_texts import (
+    LIMIT_FLAGS,
     SearchFlags,
     beam_search,
     choose_words,
@@ -190,7 +191,12 @@ class Speech(Recipe[SpeechRun, "SpeechSplits"]):
         counted = plural(len(listed), "recording")
         log_scored(manifest, counted, facts.tokenizer, target=listed.texts)
         scores, texts = score_recordings(
-            transcriber, recordings, listed.texts, lowercase=prepare.lowercase, tokenize=tokenize
+            transcriber,
+            recordings,
+            listed.texts,
+            lowercase=prepare.lowercase,
+            tokenize=tokenize,
+            limit=LIMIT_FLAGS,
         )
         print(shown_scores(scores))
         return write_lines(request.output, texts)

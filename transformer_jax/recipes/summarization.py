@@ -148,5 +148,7 @@ class Summarization(TextToText[SummarizationRun, SummarySplits]):
         words: Any = choose_words(request.tokenize, run.evaluation.tokenize, references)
         evaluation = dataclasses.replace(run.evaluation, tokenize=words)
         opened = Pretrained.load(facts, self.family)
-        _, summaries = score_summaries(opened.model, opened.tokenizer, texts, evaluation, search)
+        _, summaries = score_summaries(
+            opened.model, opened.tokenizer, texts, evaluation, search, limit="--max-len-b"
+        )
         return write_lines(request.output, summaries)

@@ -14,6 +14,7 @@ from transformer_jax.recipes.generation_flags import LanguageFlags
 from transformer_jax.recipes.languages import check_direction
 from transformer_jax.recipes.read_flags import ColumnFlags, with_read_flags
 from transformer_jax.recipes.scored_texts import (
+    LIMIT_FLAGS,
     SearchFlags,
     beam_search,
     choose_words,
@@ -80,7 +81,9 @@ def evaluate_translator(request: EvaluateTranslator, facts: "Facts") -> int:
     scores, lines = {}, []
     for name, pairs in tests.items():
         tokenize = choose_words(request.tokenize, run.evaluation.tokenize, pairs.targets)
-        scores[name], texts = score_pairs(translator, pairs, lowercase=lowercase, tokenize=tokenize)
+        scores[name], texts = score_pairs(
+            translator, pairs, lowercase=lowercase, tokenize=tokenize, limit=LIMIT_FLAGS
+        )
         print(f"{name}: {scores[name]}" if name else scores[name])
         lines += texts
     if len(tests) > 1:

@@ -306,6 +306,7 @@ def score_captions(
     pictures: Sequence[Picture],
     wanted: Sequence[Sequence[str]],
     tokenize: str | None = None,
+    limit: str = _LIMIT,
 ) -> tuple[CaptionScores, list[str]]:
     """Returns the metrics of captions of pictures, and the captions.
 
@@ -314,6 +315,7 @@ def score_captions(
         pictures: The pictures to describe.
         wanted: The reference captions of each picture.
         tokenize: Tokenizer of sacreBLEU; None is chosen by the script.
+        limit: The setting or flag that raises the length limit, for messages.
     """
-    written = decode_texts(captioner, pictures, _LIMIT)
+    written = decode_texts(captioner, pictures, limit)
     return caption_scores(written, wanted, tokenize), written

@@ -57,25 +57,6 @@ class Side(NamedTuple):
         return 0.0 if self.ids is None else unknown_share(self.ids, self.tokenizer)
 
 
-# Whether texts are written by the command evaluate, which has flags of its own for limits.
-_evaluating: contextvars.ContextVar[bool] = contextvars.ContextVar("evaluating", default=False)
-
-
-@contextlib.contextmanager
-def by_evaluate() -> Iterator[None]:
-    """Context manager: messages name the flags of ``evaluate``, in place of settings of a run."""
-    token = _evaluating.set(True)
-    try:
-        yield
-    finally:
-        _evaluating.reset(token)
-
-
-def is_by_evaluate() -> bool:
-    """Returns whether the command ``evaluate`` computes, so that messages name its flags."""
-    return _evaluating.get()
-
-
 @contextlib.contextmanager
 def allowing(*, unknown: bool = False, lossy: bool = False) -> Iterator[None]:
     """Context manager: tasks accept data that they would otherwise refuse.

@@ -39,6 +39,7 @@ from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.recipes.tasks.translation_task import (
+    LIMIT,
     decode_texts,
     log_sample,
     regularization,
@@ -282,6 +283,7 @@ def score_recordings(
     *,
     lowercase: bool = False,
     tokenize: str | None = None,
+    limit: str = LIMIT,
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns word and character error rates in percent and sacreBLEU, and the transcripts.
 
@@ -291,8 +293,9 @@ def score_recordings(
         texts: The reference texts.
         lowercase: Compare in lower case.
         tokenize: Word splitting, a name of :data:`.Tokenize`; None is chosen by the script.
+        limit: The setting or flag that raises the length limit, for messages.
     """
-    found = decode_texts(transcriber, recordings)
+    found = decode_texts(transcriber, recordings, limit)
     sides = [[text.lower() for text in side] if lowercase else side for side in (found, texts)]
     return _scores(sides[0], sides[1], tokenize), found
 

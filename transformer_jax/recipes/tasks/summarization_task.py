@@ -175,6 +175,7 @@ def score_summaries(
     texts: Summaries,
     evaluation: SummaryEvaluation,
     search: GenerationConfig,
+    limit: str = _LIMIT,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Prints ROUGE of a model's summaries and of baselines; returns the scores and the summaries.
 
@@ -184,12 +185,13 @@ def score_summaries(
         texts: Texts with their summaries.
         evaluation: The baselines.
         search: Settings of beam search.
+        limit: The setting or flag that raises the length limit, for messages.
     """
     references = [text for row in texts.references for text in row]
     sides = {"source": texts.sources, "target": references}
     log_scored(texts.name, plural(len(texts), "text"), tokenizer, **sides)
     translator = Translator(model, tokenizer, search=search)
-    written = decode_texts(translator, texts.sources, _LIMIT)
+    written = decode_texts(translator, texts.sources, limit)
     scored = texts.with_references
     if missing := len(texts) - len(scored):
         count = f"{missing:,} of {plural(len(texts), 'text')}"

@@ -36,7 +36,6 @@ from transformer_jax.recipes.tasks.fit import (
     Side,
     check_restored,
     describe_unknown,
-    is_by_evaluate,
     log_scored,
 )
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from transformer_jax.evaluation.bleu import BleuScores
 
 __all__ = [
+    "LIMIT",
     "EvaluationConfig",
     "decode_pairs",
     "decode_texts",
@@ -63,12 +63,7 @@ __all__ = [
     "validation_batching",
 ]
 
-_LIMIT = "evaluation.max_len_a or evaluation.max_len_b"
-# The flags of ``evaluate`` for the settings of length limits.
-_FLAGS_OF_EVALUATE = {
-    _LIMIT: "--max-len-a or --max-len-b",
-    "evaluation.max_length": "--max-len-b",
-}
+LIMIT = "evaluation.max_len_a or evaluation.max_len_b"
 _WIDEST = 160  # maximum number of characters of a sentence to print
 
 
@@ -306,15 +301,15 @@ def log_sample(**texts: str) -> None:
         log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
-def decode_pairs(translator: "Translator", pairs: Pairs) -> list[str]:
+def decode_pairs(translator: "Translator", pairs: Pairs, limit: str = LIMIT) -> list[str]:
     """Returns the best translation of each source into the language of its pair."""
-    return decode_texts(translator, pairs.sources, directions=pairs.directions or DEFAULT_DIRECTION)
+    return decode_texts(translator, pairs.sources, limit, pairs.directions or DEFAULT_DIRECTION)
 
 
 def decode_texts(
     translator: "Translator",
     sources: Sequence[Any],
-    setting: str = _LIMIT,
+    limit: str = LIMIT,
     directions: "Directions" = DEFAULT_DIRECTION,
 ) -> list[str]:
     """Returns the best text for each source; logs how many sources and texts were truncated.
@@ -322,7 +317,7 @@ def decode_texts(
     Args:
         translator: The model to translate with.
         sources: The source texts.
-        setting: The setting of a run that raises the limit, for the message.
+        limit: The setting or flag that raises the limit, for the message.
         directions: The direction of all sources, or one per source.
     """
     before = translator.counts.copy()
@@ -330,9 +325,7 @@ def decode_texts(
     if count := translator.counts["cut"] - before["cut"]:
         log(translator.cut_note(count, len(texts)))
     if count := translator.counts["limited"] - before["limited"]:
-        if is_by_evaluate():
-            setting = _FLAGS_OF_EVALUATE[setting]
-        log(f"{translator.limit_note(count, len(texts))}: raise {setting}")
+        log(f"{translator.limit_note(count, len(texts))}: raise {limit}")
     return texts
 
 
@@ -366,13 +359,22 @@ def score_pairs(
     *,
     lowercase: bool = False,
     tokenize: str | None = None,
+    limit: str = LIMIT,
 ) -> "tuple[BleuScores, list[str]]":
-    """Returns the metrics of translations of the sources of ``pairs``, and the translations."""
+    """Returns the metrics of translations of the sources of ``pairs``, and the translations.
+
+    Args:
+        translator: A trained model.
+        pairs: Sources with their references.
+        lowercase: Compare in lower case.
+        tokenize: Tokenizer of sacreBLEU; None is chosen by the script.
+        limit: The setting or flag that raises the length limit, for messages.
+    """
     from transformer_jax.evaluation.bleu import translation_scores
 
     sides = {"source": pairs.sources, "target": pairs.targets}
     tokenizer: Any = translator.tokenizer
     log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)
-    texts = decode_pairs(translator, pairs)
+    texts = decode_pairs(translator, pairs, limit)
     scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
     return scores, texts
