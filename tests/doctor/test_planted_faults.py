@@ -11,7 +11,7 @@ from flax import nnx
 
 from tests.doctor.tiny_models import MODELS
 from transformer_jax import laws
-from transformer_jax.doctor import examine, kernels
+from transformer_jax.doctor import examine, kernel_laws
 from transformer_jax.functional.kernels import choice
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, Scores
@@ -119,8 +119,8 @@ def key_heads_in_another_order(monkeypatch, model):
 
 @fault("decoder", "attention_kernel", "blocks/0/self_attention, xla: ")
 def kernel_of_a_layer_that_cudnn_does_not_support(monkeypatch, model):
-    monkeypatch.setattr(kernels, "device_reason", lambda *device: None)
-    for _, layer in kernels.attention_layers(model):
+    monkeypatch.setattr(kernel_laws, "device_reason", lambda *device: None)
+    for _, layer in kernel_laws.attention_layers(model):
         layer.attention = dataclasses.replace(layer.attention, implementation="cudnn")
     kernel(monkeypatch, lambda q, k, v, scores: (2 * q, k, v, scores))
 

@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import tyro
 
@@ -14,6 +14,7 @@ from transformer_jax.core.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.interop.hf_run_directory import HFRunDirectory
+    from transformer_jax.interop.sentence_dense import DenseRecord
     from transformer_jax.runs.manifest import Manifest
     from transformer_jax.runs.run_directory import RunDirectory
 
@@ -121,7 +122,7 @@ def _dense(run: "RunDirectory") -> str:
     dense = sentence.get("dense") if isinstance(sentence, dict) else None
     if not isinstance(dense, dict) or not isinstance(model, dict):
         return ""
-    read_dense(run.path, dense, model.get("d_model", 0))
+    read_dense(run.path, cast("DenseRecord", dense), model.get("d_model", 0))
     return str(dense["path"])
 
 

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -416,9 +416,9 @@ def _dense(facts: Facts, width: int) -> SentenceLayer | UserError | None:
     """Returns the last layer of a sentence encoder, None, or the error in its files."""
     if "sentence" not in facts.record:
         return None
-    from transformer_jax.interop.sentence_dense import read_head
+    from transformer_jax.interop.sentence_dense import SentenceFields, read_head
 
     try:
-        return read_head(facts.reader.path, facts.sentence, width)
+        return read_head(facts.reader.path, cast(SentenceFields, facts.sentence), width)
     except UserError as error:
         return error

@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Required, TypedDict
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,8 @@ from transformer_jax.interop.tensor_writer import write_tensors
 
 __all__ = [
     "Dense",
+    "DenseRecord",
+    "SentenceFields",
     "copy_dense",
     "dense_tensors",
     "digest",
@@ -27,6 +29,33 @@ __all__ = [
 ]
 
 _KERNEL, _BIAS = "linear.weight", "linear.bias"
+
+
+class DenseRecord(TypedDict, total=False):
+    """A dense layer in the record of a folder."""
+
+    path: Required[str]  # the directory of its weights
+    tanh: Required[bool]
+    # By its configuration:
+    bias: bool
+    in_features: int
+    out_features: int
+    sha256: str  # the digest of its weights
+
+
+class SentenceFields(TypedDict, total=False):
+    """The settings of a sentence encoder, without those that are usual."""
+
+    pool: str  # poolings to concatenate, joined by " and "; an unknown name is another module
+    dense: DenseRecord  # after pooling
+    normalize: bool  # whether vectors are normalized at the end
+    length: int  # most tokens
+    lowercase: bool
+    prompts: dict[str, str]  # put before inputs, by name
+    default_prompt: str  # its name
+    excludes_prompt: bool  # whether tokens of the prompt are not pooled
+    similarity: str  # if it is not the cosine
+    refused: list[str]  # unsupported settings, in words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +91,7 @@ def normalized(vectors: Float[np.ndarray, "rows D"]) -> Float[np.ndarray, "rows 
 
 
 def read_head(
-    folder: Path, sentence: Mapping[str, Any], width: int
+    folder: Path, sentence: SentenceFields, width: int
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Returns a sentence encoder's function of pooled vectors; None if there is none.
 
@@ -83,14 +112,12 @@ def read_head(
     return normalized if dense is None else lambda vectors: normalized(dense(vectors))
 
 
-def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
+def read_dense(folder: Path, said: DenseRecord, width: int) -> Dense:
     """Reads the dense layer of a folder.
 
     Args:
         folder: A Hugging Face folder, or a run converted from one.
-        said: ``path``, the directory of its weights, ``tanh``, and optionally ``bias``,
-            ``in_features`` and ``out_features`` of its configuration, and ``sha256``, the
-            :func:`digest` of its weights.
+        said: The record of the layer.
         width: D of the input vectors.
 
     Raises:
@@ -115,9 +142,7 @@ def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
     return Dense(kernel.T, bias, said["tanh"])
 
 
-def copy_dense(
-    folder: Path, said: Mapping[str, Any], output: Path, dtype: str | None = None
-) -> None:
+def copy_dense(folder: Path, said: DenseRecord, output: Path, dtype: str | None = None) -> None:
     """Copies the dense layer from one folder to another, for :func:`read_dense`.
 
     Args:
@@ -157,7 +182,7 @@ def digest(tensors: Mapping[str, np.ndarray]) -> str:
     return found.hexdigest()
 
 
-def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def dense_tensors(folder: Path, said: DenseRecord) -> dict[str, np.ndarray]:
     """Reads the weights of a folder's dense layer, as stored.
 
     Raises:

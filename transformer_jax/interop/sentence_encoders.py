@@ -8,10 +8,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from transformer_jax.core.errors import CheckpointError, DataError
-from transformer_jax.interop.sentence_dense import copy_dense
+from transformer_jax.core.json_types import Json
+from transformer_jax.interop.sentence_dense import DenseRecord, SentenceFields, copy_dense
 from transformer_jax.interop.tensor_files import WEIGHTS
 from transformer_jax.interop.tokenizer_settings import read_json, read_settings
 
@@ -38,7 +39,7 @@ _MODULES = "modules.json"
 # Keys of the file of each module, with supported values; None is any value.
 _VECTOR = ("sentence_embedding", None)
 _WHERE = {"module_input_name": _VECTOR, "module_output_name": _VECTOR}
-_KEYS: Mapping[str, Mapping[str, tuple[Any, ...] | None]] = {
+_KEYS: Mapping[str, Mapping[str, tuple[Json, ...] | None]] = {
     "Pooling": dict.fromkeys(
         (*_MODES.values(), "pooling_mode", "include_prompt", "embedding_dimension",
          "word_embedding_dimension")
@@ -63,22 +64,10 @@ _KEYS: Mapping[str, Mapping[str, tuple[Any, ...] | None]] = {
 }  # fmt: skip
 
 
-def sentence_fields(folder: Path) -> dict[str, Any]:
+def sentence_fields(folder: Path) -> SentenceFields:
     """Returns the sentence-encoder settings of a folder, from ``modules.json`` and the named files.
 
-    Empty if it is not a sentence encoder. Otherwise some of
-
-    - ``pool``: names of poolings, joined by " and ", to concatenate; an unknown name is an
-      unsupported module;
-    - ``dense``: a dense layer after pooling (:func:`.read_dense`);
-    - ``normalize``: True if vectors are normalized at the end;
-    - ``length``: maximum length in tokens;
-    - ``lowercase``: True if texts are lower-cased;
-    - ``prompts`` and ``default_prompt``: texts by name to put before inputs, and the name of the
-      default;
-    - ``excludes_prompt``: True if tokens of the prompt are not pooled;
-    - ``similarity``: the similarity, if not the cosine;
-    - ``refused``: unsupported settings, in words.
+    Empty if it is not a sentence encoder.
 
     Args:
         folder: The folder of the weights.
@@ -87,10 +76,10 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
         DataError: A file is damaged, or outside of the folder.
     """
     order, parts, listed = _parts(folder)
-    found: dict[str, Any] = {}
+    found: SentenceFields = {}
     refused: list[str] = []
 
-    def read(kind: str) -> tuple[Path, dict[str, Any] | None]:
+    def read(kind: str) -> tuple[Path, dict[str, Json] | None]:
         name = os.path.join(parts[kind], "config.json")
         fields = read_json(folder, name, dict)
         refused.extend(_unknown(name, kind, fields or {}))
@@ -101,7 +90,7 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
         if fields is None and listed:
             raise DataError(f"{path}: no such file, although modules.json names it")
         if fields is not None:
-            found |= _pooling(path, fields)
+            found.update(_pooling(path, fields))
     kinds = [kind for kind in order if kind != _DROPOUT]
     applied = kinds == [kind for kind in _ORDER if kind in kinds]
     if applied and "Dense" in kinds and (dense := _dense(*read("Dense"), parts["Dense"])):
@@ -116,19 +105,19 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     elif not applied:
         refused.append(f"{_MODULES}: unsupported order of modules: {', '.join(kinds)[:80]}")
     if listed:
-        found |= _prompts_and_similarity(folder)
+        found.update(_prompts_and_similarity(folder))
         if parts.get("Transformer"):
             refused.append(f"{_MODULES}: its Transformer is in {parts['Transformer'][:40]!r}")
     name, fields = _reads(folder, parts.get("Transformer", ""))
     if fields is not None:
-        found |= _reading(folder / name, fields)
+        found.update(_reading(folder / name, fields))
         refused.extend(_unknown(name, "Transformer", fields))
     if listed and "length" not in found and (length := read_settings(folder).length) is not None:
         found["length"] = length
-    return found | ({"refused": refused} if refused else {})
+    return {**found, "refused": refused} if refused else found
 
 
-def _unknown(name: str, kind: str, fields: Mapping[str, Any]) -> Iterator[str]:
+def _unknown(name: str, kind: str, fields: Mapping[str, Json]) -> Iterator[str]:
     """Yields the unsupported settings of a module."""
     for key, value in fields.items():
         allowed = _KEYS[kind].get(key, (None,))
@@ -136,7 +125,7 @@ def _unknown(name: str, kind: str, fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {key[:40]} is {json.dumps(value)[:80]}"
 
 
-def _prompts_and_similarity(folder: Path) -> dict[str, Any]:
+def _prompts_and_similarity(folder: Path) -> SentenceFields:
     """Returns the prompts and the similarity of ``config_sentence_transformers.json``.
 
     Raises:
@@ -155,7 +144,7 @@ def _prompts_and_similarity(folder: Path) -> dict[str, Any]:
             f"{path}: default_prompt_name is {str(usual)[:40]!r}: the prompts are "
             f"{', '.join(prompts)[:80] or 'none'}"
         )
-    found: dict[str, Any] = {"prompts": prompts} if any(prompts.values()) else {}
+    found: SentenceFields = {"prompts": prompts} if any(prompts.values()) else {}
     if usual is not None and prompts.get(usual):
         found["default_prompt"] = usual
     refused = [
@@ -163,12 +152,15 @@ def _prompts_and_similarity(folder: Path) -> dict[str, Any]:
         for key, known in (("model_type", "SentenceTransformer"), ("truncate_dim", None))
         if fields.get(key) not in (None, known)
     ]
-    found |= {"refused": refused} if refused else {}
+    if refused:
+        found["refused"] = refused
     similarity = fields.get("similarity_fn_name")
-    return found | ({} if similarity in (None, "cosine") else {"similarity": str(similarity)})
+    if similarity not in (None, "cosine"):
+        found["similarity"] = str(similarity)
+    return found
 
 
-def sentence_files(folder: Path) -> dict[str, Any]:
+def sentence_files(folder: Path) -> dict[str, Json]:
     """Returns the contents of the files of a sentence encoder, by name.
 
     Empty if it is not a sentence encoder, or has modules other than pooling, one dense layer after
@@ -269,7 +261,7 @@ def _stays_inside(path: str) -> bool:
     return not os.path.isabs(path) and ".." not in PurePosixPath(path).parts
 
 
-def _reads(folder: Path, path: str) -> tuple[str, dict[str, Any] | None]:
+def _reads(folder: Path, path: str) -> tuple[str, dict[str, Json] | None]:
     """Returns the file of settings for reading texts, and its content."""
     for family in _BERTS:
         name = os.path.join(path, f"sentence_{family}_config.json")
@@ -279,43 +271,44 @@ def _reads(folder: Path, path: str) -> tuple[str, dict[str, Any] | None]:
     return os.path.join(path, "sentence_bert_config.json"), None
 
 
-def _dense(path: Path, fields: dict[str, Any] | None, part: str) -> dict[str, Any] | None:
+def _dense(path: Path, fields: dict[str, Json] | None, part: str) -> DenseRecord | None:
     """Returns the folder of a dense layer and its activation; None for other modules."""
     fields = fields or {}
     known = {"Identity": False, "Tanh": True}
     name = str(fields.get("activation_function")).rpartition(".")[2]
     if name not in known:
         return None
-    found: dict[str, Any] = {"path": part, "tanh": known[name]}
+    found: dict[str, Json] = {"path": part, "tanh": known[name]}
     for key, kind in (("bias", bool), ("in_features", int), ("out_features", int)):
         if (value := fields.get(key)) is not None and type(value) is not kind:
             raise DataError(f"{path}: {key} is {str(value)[:40]!r}")
         found |= {} if value is None else {key: value}
-    return found
+    return cast(DenseRecord, found)
 
 
-def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _reading(path: Path, fields: Mapping[str, Json]) -> SentenceFields:
     """Reads the length limit and lowercasing of texts from a file."""
     length, lower = fields.get("max_seq_length"), fields.get("do_lower_case")
     if length is not None and (type(length) is not int or length < 1):
         raise DataError(f"{path}: max_seq_length is {str(length)[:40]!r}: not a number from 1")
     if lower is not None and type(lower) is not bool:
         raise DataError(f"{path}: do_lower_case is {str(lower)[:40]!r}, not true or false")
-    return ({} if length is None else {"length": length}) | ({"lowercase": True} if lower else {})
+    found: SentenceFields = {} if length is None else {"length": cast(int, length)}
+    return {**found, "lowercase": True} if lower else found
 
 
-def _pooling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _pooling(path: Path, fields: Mapping[str, Json]) -> SentenceFields:
     """Returns the pooling in a file, or several joined."""
     includes = fields.get("include_prompt", True)
     if type(includes) is not bool:
         raise DataError(f"{path}: include_prompt is {str(includes)[:40]!r}, not true or false")
-    found = {} if includes else {"excludes_prompt": True}
+    found: SentenceFields = {} if includes else {"excludes_prompt": True}
     modes = fields.get("pooling_mode")
     if modes is not None:
         named = modes if isinstance(modes, list) else [modes]
         if not named or not all(isinstance(mode, str) for mode in named):
             raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: not a name")
-        return found | {"pool": " and ".join(mode[:40] for mode in named)}
+        return {**found, "pool": " and ".join(str(mode)[:40] for mode in named)}
     chosen = []
     for mode, key in _MODES.items():
         value = fields.get(key, False)
@@ -323,4 +316,4 @@ def _pooling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
             raise DataError(f"{path}: {key} is {str(value)[:40]!r}, not true or false")
         if value:
             chosen.append(mode)
-    return found | {"pool": " and ".join(chosen) or "mean"}
+    return {**found, "pool": " and ".join(chosen) or "mean"}
