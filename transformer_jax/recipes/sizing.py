@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -118,17 +117,22 @@ class _NamedRuns(Mapping[str, tuple[str, Run]]):
     """Named runs with one-line descriptions; a run is made when it is asked for."""
 
     def __init__(self, runs: Mapping[str, tuple[str, Callable[[], Run]]]):
-        self._runs = {name: (about, functools.cache(make)) for name, (about, make) in runs.items()}
+        self._makers, self._runs = runs, dict[str, Run]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers  # without making the run
 
     def __getitem__(self, name: str) -> tuple[str, Run]:
-        about, make = self._runs[name]
-        return about, _with_defaults(make())
+        about, make = self._makers[name]
+        if name not in self._runs:
+            self._runs[name] = _with_defaults(make())
+        return about, self._runs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._runs)
+        return iter(self._makers)
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._makers)
 
 
 def with_defaults(
