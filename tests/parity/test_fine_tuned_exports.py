@@ -58,7 +58,7 @@ def mine(run, given):
     """The outputs of a run of ours."""
     directory = open_directory(run)
     fields, kind = directory.read_config(), facts_of(directory).kind
-    model = model_of(fields, kind, recipe_of(directory).task_fields(fields))
+    model = model_of(fields, kind, recipe_of(directory).stored(fields).task)
     (_, params), _ = load(run, "last", kind=kind)
     model, params = unscan_layers(model, params)
     params.pop("value", None)  # of a policy, for its training

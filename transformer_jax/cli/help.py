@@ -88,7 +88,7 @@ def usual_help(runs: Sequence[Any]) -> str:
     return f"usual flags:\n{columns([*[*rows.items()][:_SHOWN], *_OF_EVERY_RUN])}"
 
 
-def _settings(run: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+def _settings(run: object, path: str) -> Iterator[tuple[str, str, Any]]:
     """Yields the flag, help and value of a setting by its dotted path, if the run has it.
 
     For a group of files it is the flag of the first file.

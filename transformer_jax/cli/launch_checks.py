@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from transformer_jax.cli.commands import PROGRAM, import_modules
 from transformer_jax.cli.resuming import resume_flags, unfinished
@@ -12,6 +12,9 @@ from transformer_jax.cli.run_flags import asked_run, parse_flags
 from transformer_jax.cli.training import COMMANDS, EVERY, take_plan
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.storage.urls import url_of
+
+if TYPE_CHECKING:
+    from transformer_jax.recipes.settings import RunSettings, Trained
 
 __all__ = ["check_command"]
 
@@ -90,7 +93,7 @@ def _check_start(
         validated_settings(without, Given(named))
 
 
-def _check_mesh(run: Any, devices: int, plan: str) -> None:
+def _check_mesh(run: "Trained", devices: int, plan: str) -> None:
     """Refuses a mesh that the devices cannot form, and batches that they cannot divide."""
     from transformer_jax.parallel.mesh import mesh_shape
     from transformer_jax.recipes.checks import check_rows
@@ -104,7 +107,7 @@ def _check_mesh(run: Any, devices: int, plan: str) -> None:
         check_rows(run, devices)
 
 
-def _paths(run: Any) -> Iterator[tuple[str, str]]:
+def _paths(run: "RunSettings") -> Iterator[tuple[str, str]]:
     """Yields the files and folders of a run's settings, with the setting of each."""
     from transformer_jax.data.pair_files import named_files
     from transformer_jax.runs.config_guard import leaves
@@ -146,10 +149,10 @@ def _elsewhere(error: Exception) -> Exception:
     return type(error)(f"{error}; if it is on the cluster alone, add --cluster-paths before --")
 
 
-def _built_in(run: Any) -> bool:
+def _built_in(run: "RunSettings") -> bool:
     data = run.data
     return any(getattr(data, name, None) is not None for name in ("corpus", "tfds"))
 
 
-def _without_files(run: Any) -> Any:
+def _without_files(run: "Trained") -> "Trained":
     return dataclasses.replace(run, tokenizer=dataclasses.replace(run.tokenizer, path=None))

@@ -17,7 +17,7 @@ __all__ = ["plan_run"]
 _HEAD = ("program", "batch", "fused kernels", "arguments", "temporaries", "memory", "exchanged")
 
 
-def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int:
+def plan_run(name: str, run: "Trained", named: "Trained", target: str, as_json: bool) -> int:
     """Prints the needs of a run on a target, without training or writing anything.
 
     The run's programs are compiled; without a compiler for the target, their memory is estimated.
@@ -140,7 +140,7 @@ def _usable(found: Any) -> str:
     )
 
 
-def _advice(run: Any, found: Any, programs: list[Any]) -> str:
+def _advice(run: "Trained", found: Any, programs: list[Any]) -> str:
     from transformer_jax.planning import plan
 
     most = max(program.memory for program in programs)

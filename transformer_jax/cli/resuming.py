@@ -223,7 +223,7 @@ def resume_as_asked(asked: Any, named: Any) -> int:
     return _continue(asked.output, change)
 
 
-def _flag_of(run: Any, name: str) -> str:
+def _flag_of(run: object, name: str) -> str:
     """Returns the flag of a setting, such as ``init-from`` of ``task.init_from``."""
     *groups, last = name.split(".")
     for group in groups:

@@ -7,7 +7,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
 from transformer_jax.cli import commands, resuming
@@ -20,6 +20,9 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.runtime import prepare_process
 from transformer_jax.recipes import registry
 from transformer_jax.recipes.registry import RECIPES, named_runs
+
+if TYPE_CHECKING:
+    from transformer_jax.recipes.settings import RunSettings
 
 __all__ = [
     "COMMANDS",
@@ -187,9 +190,10 @@ def _train(program: TrainingProgram, command: str, arguments: Sequence[str]) -> 
         return driver.train(run, directory, data)
 
 
-def _check_output(run: Any) -> None:
+def _check_output(run: "RunSettings") -> None:
     from transformer_jax.runs.run_directory import RunDirectory
 
+    assert run.output is not None
     RunDirectory.check_free(run.output, overwrite=run.overwrite)
 
 

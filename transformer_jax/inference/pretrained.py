@@ -94,17 +94,17 @@ def facts_of(run: RunDirectory, checkpoint: str = "best") -> Facts:
     fields = run.read_config()
     recipe = stored_recipe(fields, run.config)
     config = None if recipe.family == "ngram" else _model_config(run.config, fields)
-    kind, form = recipe.family_of(fields), recipe.text_format(fields)
+    stored = recipe.stored(fields)
     return Facts(
         source=run.path,
-        kind=kind,
+        kind=stored.family,
         recipe=recipe.name,
-        title=FAMILY_NAMES.get(kind) or recipe.title,
+        title=FAMILY_NAMES.get(stored.family) or recipe.title,
         config=config,
         record=fields,
-        first=form.first,
-        ends=form.ends,
-        task_fields=recipe.task_fields(fields),
+        first=stored.first,
+        ends=stored.ends,
+        task_fields=stored.task,
         family=run.family,
         checkpoint=checkpoint,
         files=run,

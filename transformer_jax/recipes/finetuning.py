@@ -24,7 +24,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
 from transformer_jax.recipes.publishing import publication_of, with_heads
 from transformer_jax.recipes.read_flags import RowFlags, with_read_flags
-from transformer_jax.recipes.recipe import Named, Prepared, Recipe
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe, StoredKind
 from transformer_jax.recipes.settings import (
     Adapted,
     StartConfig,
@@ -232,9 +232,10 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
         write_scores(request.output, scores)
         return 0
 
-    def family_of(self, fields: Mapping[str, Any]) -> str:
-        """Returns the family: encoder or decoder."""
-        return "encoder-task" if fields["model"].get("encoder_layers") else "decoder-task"
+    def stored(self, fields: Mapping[str, Any]) -> StoredKind:
+        """Returns what is known of a stored run, of an encoder or a decoder."""
+        family = "encoder-task" if fields["model"].get("encoder_layers") else "decoder-task"
+        return super().stored(fields)._replace(family=family)
 
     def plan_inputs(self, run: FinetuneRun, batch: "BatchShapes") -> "PlanInputs":
         """Returns what training and evaluation are made of."""
@@ -273,7 +274,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
         """Returns a model with the head of its task."""
         from transformer_jax.models.build import make_model
 
-        task, kind = fields["task"], self.family_of(fields)
+        task, kind = fields["task"], self.stored(fields).family
         labels = len(task.get("labels", []))
         return make_model(kind, config, task=task["kind"], labels=labels, rngs=rngs)  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ from transformer_jax.recipes.posttraining import (
     tell_dropout,
 )
 from transformer_jax.recipes.read_flags import with_read_flags
-from transformer_jax.recipes.recipe import Named, Prepared, Recipe, TextFormat
+from transformer_jax.recipes.recipe import Named, Prepared, Recipe, StoredKind
 from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.batching import without_dropout
@@ -269,9 +269,9 @@ class Preferences(Recipe[PreferenceRun, "PreferenceSplits"]):
         task = self.task_with(run, directory, tokenizer, data, reference)
         return print_scores(request, plain_scores(validate(request, run, directory, task)))
 
-    def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
-        """Returns the first and last tokens of texts: completions always have an end token."""
-        return super().text_format(fields)._replace(ends=True)
+    def stored(self, fields: Mapping[str, Any]) -> StoredKind:
+        """Returns what is known of a stored run: completions always have an end token."""
+        return super().stored(fields)._replace(ends=True)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from prompts to texts."""

@@ -109,7 +109,7 @@ def check_export(recipe: "Recipe[Any, Any]", run: Trained, start: "Start | None"
     places = _published_places(run)
     if not places or (error := _misfit(recipe, run)) is None:
         return
-    kind = recipe.family_of(describe_run(run))
+    kind = recipe.stored(describe_run(run)).family
     if kind in _COMPOSED and (start is None or start.family != kind):
         log(f"note: {_no_form(places, error)}")
         return
@@ -152,8 +152,9 @@ def _misfit(recipe: "Recipe[Any, Any]", run: Trained) -> ConfigError | None:
     from transformer_jax.interop.hf_run_directory import model_of
 
     fields = describe_run(run)
-    kind, task = recipe.family_of(fields), recipe.task_fields(fields)
-    model = model_of(fields, kind, task if isinstance(task, dict) else None)
+    stored = recipe.stored(fields)
+    task = stored.task if isinstance(stored.task, dict) else None
+    model = model_of(fields, stored.family, task)
     # The labels are read from the data later.
     named = model.task in ("classify", "multi_label", "tag")
     try:

@@ -40,24 +40,28 @@ if TYPE_CHECKING:
     # From the number of steps and the parameters to the optimizer.
     MakeOptimizer: TypeAlias = Callable[[int, PyTree], optax.GradientTransformation]
 
-__all__ = ["Fit", "Named", "Prepared", "Recipe", "TextFormat"]
+__all__ = ["Fit", "Named", "Prepared", "Recipe", "StoredKind"]
 
 Named = Mapping[str, tuple[str, Any]]  # named runs, with one-line descriptions
 Data = TypeVar("Data")
 FitRun = TypeVar("FitRun", bound=RunSettings, contravariant=True)
 
 
-class TextFormat(NamedTuple):
-    """The first and last tokens of a decoder's texts.
+class StoredKind(NamedTuple):
+    """The kind, texts and task of the model of a stored run, by its settings.
 
     Attributes:
-        first: The token before a text: ``bos``, ``eos`` (the end of the preceding text) or
-            ``newline``.
+        family: The kind of its model.
+        first: The token before a decoder's text: ``bos``, ``eos`` (the end of the preceding text)
+            or ``newline``.
         ends: Whether a text ends with the end token.
+        task: The task of a fine-tuned model: kind, labels, length of examples; or None.
     """
 
+    family: str
     first: str
     ends: bool
+    task: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,18 +262,10 @@ class Recipe(Generic[AnyRun, Data]):
         """
         raise NotImplementedError
 
-    def family_of(self, fields: Mapping[str, Any]) -> str:
-        """Returns the family of a stored run, if it depends on settings."""
-        return self.family
-
-    def text_format(self, fields: Mapping[str, Any]) -> TextFormat:
-        """Returns the first and last tokens of the texts of a stored run."""
+    def stored(self, fields: Mapping[str, Any]) -> StoredKind:
+        """Returns what the fields of a ``config.json`` say of the model."""
         first = str(fields.get("first", "bos"))
-        return TextFormat(first, ends=first != "newline")
-
-    def task_fields(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the task of a stored fine-tuned model: kind, labels, length of examples."""
-        return fields.get("task")
+        return StoredKind(self.family, first, first != "newline", fields.get("task"))
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns the object that ``transformer_jax.load`` returns.
@@ -295,7 +291,7 @@ class Recipe(Generic[AnyRun, Data]):
         """
         from transformer_jax.models.build import Kind, make_model
 
-        family: Any = self.family_of(fields)
+        family: Any = self.stored(fields).family
         if family not in get_args(Kind):
             raise NotImplementedError(f"{type(self).__name__}.model must make models of {family}")
         return make_model(family, config, rngs=rngs)

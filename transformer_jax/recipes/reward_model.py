@@ -11,7 +11,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.posttraining import align_fields, splits_on
 from transformer_jax.recipes.preferences import AlignConfig, PreferenceRun, Preferences, encode_data
 from transformer_jax.recipes.read_flags import with_read_flags
-from transformer_jax.recipes.recipe import Named, Prepared
+from transformer_jax.recipes.recipe import Named, Prepared, StoredKind
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.validation import plain_scores, print_scores, validate
 
@@ -106,12 +106,13 @@ class RewardModel(Preferences):
         more = functools.partial(_reliability, task, validated)
         return print_scores(request, plain_scores(validated), more)
 
-    def task_fields(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the task: one number per text."""
+    def stored(self, fields: Mapping[str, Any]) -> StoredKind:
+        """Returns what is known of a stored run: its task is one number per text."""
         length = align_fields(fields).get("max_length")
         if length is None:
             length = from_dict(TransformerConfig, fields["model"]).max_length
-        return {"kind": "regress", "labels": [], "max_length": length}
+        task = {"kind": "regress", "labels": [], "max_length": length}
+        return super().stored(fields)._replace(task=task)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from texts and conversations to rewards."""
