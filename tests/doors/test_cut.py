@@ -21,7 +21,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.core.errors import UserError
 from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.tagged_examples import encode_tagged
-from transformer_jax.inference.varieties import write_varieties
+from transformer_jax.inference.decoding_comparison import write_varieties
 from transformer_jax.recipes.tasks.batching import TokenCache
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 

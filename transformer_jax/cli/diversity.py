@@ -69,7 +69,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
             raise DataError(f"{self.file}: no lines: it is empty")
         from transformer_jax.evaluation.diversity import diversity
         from transformer_jax.evaluation.word_splitting import choose_tokenize
-        from transformer_jax.inference.varieties import write_varieties
+        from transformer_jax.inference.decoding_comparison import write_varieties
 
         found = write_varieties(
             facts, lines, self.ways(), max_new_tokens=self.max_new_tokens, seed=self.seed,
