@@ -54,7 +54,6 @@ def asked_run(program: str, commands: Commands, arguments: Sequence[str]) -> Ask
 
     Raises:
         ConfigError: A name, a flag, a value or a file is invalid.
-        CheckpointError: The file does not describe a run.
     """
     words, file = _config_file(list(arguments))
     command = program.rpartition(" ")[2]
@@ -110,14 +109,17 @@ def _stored_run(command: str, commands: Commands, file: Path) -> Any:
     """Returns the run described by a ``config.json``, without its output and what its data set.
 
     Raises:
-        ConfigError: Another command starts this kind of run; the message names it.
-        CheckpointError: The file does not describe a run.
+        ConfigError: The file does not describe a run, or another command starts this kind of run;
+            the message names it.
     """
     from transformer_jax.recipes import driver
     from transformer_jax.recipes.settings import Trained
     from transformer_jax.runs.run_directory import ConfigFile
 
-    recipe = recipe_of(ConfigFile(file), check=False)
+    try:
+        recipe = recipe_of(ConfigFile(file), check=False)
+    except CheckpointError as error:
+        raise ConfigError(f"--config {error}") from None
     if recipe.name not in commands[command]:
         own = [other for other, begun in commands.items() if recipe.name in begun]
         use = f"use {command_line(own[0], '--config', file)}" if own else (
