@@ -35,7 +35,15 @@ GPT4 = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
-BACKTRACKING = ["(a+)+$", "a*a*a*a*$", "(a|aa)+$", "(x+x+)+y", r"^(\d|\d\d)+$", r"(\s*\s*)*,"]
+BACKTRACKING = [
+    "(a+)+$",
+    "a*a*a*a*$",
+    "(a|aa)+$",
+    "(x+x+)+y",
+    r"^(\d|\d\d)+$",
+    r"(\s*\s*)*,",
+    r"(a|aa)+bc",
+]
 
 
 def file(**parts):

@@ -39,16 +39,28 @@ def _reason(tokenizers: object, parts: dict[str, object], text: str) -> str | No
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps({**parts, "model": model}))  # type: ignore[attr-defined]
+        # Where a character that an expression needs is missing, the library does not even begin.
+        needed = "!" + "".join(_expressions(parts))
         for length in _LENGTHS:
             for unit in _units(text):
                 probe = (unit * length)[:length]
-                for one in (probe, probe + "\0", "!" + probe + "!"):
+                for one in (probe, probe + "\0", "!" + probe + "!", probe + needed):
                     backend.encode(one, add_special_tokens=False)
                     if backend.decoder is not None:
                         backend.decoder.decode([one])
     except BaseException as error:  # panics are no Exceptions
         return " ".join(str(error).split())[:200] or type(error).__name__
     return None
+
+
+def _expressions(part: object) -> list[str]:
+    """Returns the regular expressions in a part of a tokenizer, as they are written."""
+    if isinstance(part, list):
+        return [one for inner in part for one in _expressions(inner)]
+    if not isinstance(part, dict):
+        return []
+    own = [part["Regex"]] if isinstance(part.get("Regex"), str) else []
+    return own + [one for inner in part.values() for one in _expressions(inner)]
 
 
 def _units(text: str) -> list[str]:
