@@ -309,6 +309,48 @@ def test_what_it_cannot_express_is_refused_by_name(tmp_path, setting):
     assert not (tmp_path / "out").exists()
 
 
+# What becomes of every setting of a model: a new one that no line mentions would be dropped.
+SETTINGS = {
+    "written, or refused with a reason": """
+        vocab_size d_model encoder_layers decoder_layers decoder_vocab_size decoder_attention_heads
+        decoder_ffn_dim embedding.scale embedding.layernorm_embedding embedding.type_vocab_size
+        embedding.share_encoder_decoder_embeddings positions.kind positions.max_length
+        positions.offset positions.skip_padding positions.rope_theta positions.rope_dim
+        positions.rope_scaling
+        positions.rope_yarn positions.rope_dynamic positions.rope_short_factor
+        positions.rope_long_factor positions.rope_original_max_length
+        positions.rope_attention_factor positions.rope_interpolation positions.num_buckets
+        positions.max_distance attention.num_heads attention.num_kv_heads attention.head_dim
+        attention.value_dim attention.bias attention.out_bias attention.qk_norm scores.scale
+        scores.attn_logit_softcapping scores.sliding_window scores.sliding_window_every
+        scores.sliding_window_layers mixer.kind feed_forward.d_ff feed_forward.activation
+        feed_forward.gated feed_forward.bias norm.kind norm.placement norm.eps norm.gain_offset
+        norm.bias norm.final head.tie_word_embeddings head.bias head.scale
+        head.final_logit_softcapping""",
+    "of training, or of the device": """
+        embedding.dropout embedding.init attention.dropout attention.implementation
+        feed_forward.activation_dropout norm.residual_dropout compute.dtype compute.scan_layers
+        compute.remat""",
+    "of other models, which are refused": """
+        embedding.embedding_size mixer.cell mixer.bptt_length mixer.kernel_size mixer.dilations
+        head.mlm_transform head.mlm_transform_activation
+        head.pooler head.pooler_activation image.image_size image.patch_size image.num_channels
+        image.stem image.stem_channels image.patch_bias image.pooling image.distillation
+        features.num_features features.stacked_frames""",
+}
+
+
+def test_every_setting_of_a_model_is_written_or_refused():
+    groups = dataclasses.asdict(TransformerConfig())
+    paths = [
+        f"{name}.{part}" if part else name
+        for name, group in groups.items()
+        for part in (group if isinstance(group, dict) else [""])
+    ]
+    known = [name for group in SETTINGS.values() for name in group.split()]
+    assert sorted(known) == sorted(paths), "does CTranslate2 run it? If not: `refusal`"
+
+
 def test_gemma_is_refused_for_its_capped_scores(tmp_path):
     with pytest.raises(ConfigError, match=r"scores\.attn_logit_softcapping"):
         write_ctranslate2(tmp_path / "out", *open_layout("gemma2", tmp_path))
