@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from tests.parity import layouts
+from transformer_jax import load
+from transformer_jax.core.errors import CheckpointError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.recipes.registry import RECIPES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -168,6 +171,20 @@ def test_own_attention():
     name, apart = example("own_attention").main()
     assert name == "CosineAttention"
     assert apart < 1e-5
+
+
+@pytest.mark.slow
+def test_own_kind(tmp_path, monkeypatch, capfd):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setitem(RECIPES, "reversal", "own_kind")
+    made, run = example("own_kind"), str(tmp_path / "run")
+    few = ["--training.steps", "2", "--distributed.num-local-devices", "1"]
+    assert made.main(made.PROGRAM, ["train", "reversal", *few, "--output", run]) == 0
+    assert "exact 0" in capfd.readouterr().err
+    assert isinstance(load(run)("123"), str)
+    monkeypatch.delitem(RECIPES, "reversal")
+    with pytest.raises(CheckpointError, match=r"unknown recipe reversal; .*--import MODULE"):
+        load(run)
 
 
 def test_own_objective(tmp_path):

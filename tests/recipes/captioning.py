@@ -232,7 +232,7 @@ def _exact(describe: Describer, pictures: Pictures) -> float:
     return float(np.mean([a == b for a, b in zip(captions, pictures, strict=True)]))
 
 
-# A recipe of the package has one line in each of `registry.py` and `cli/seq2seq.py` instead.
+# A recipe of the package has one line in each of `registry.py` and `cli/training.py` instead.
 registry.RECIPES["captioning"] = "tests.recipes.captioning"
 PROGRAM = training.TrainingProgram("captioning", "Captions.", {"train": ("captioning",)})
 

@@ -21,6 +21,7 @@ from transformer_jax.models.presets import vit
 from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.recipes import translation
 from transformer_jax.recipes.registry import (
+    INFERRED,
     RECIPES,
     get_recipe,
     infer_recipe,
@@ -65,7 +66,7 @@ def stored(value):
 def test_a_named_run_is_told_from_its_settings_and_read_back(recipe, name, tmp_path):
     run = get_recipe(recipe).runs[name][1]
     assert run.recipe == recipe
-    assert infer_recipe(stored(run)) == recipe
+    assert infer_recipe(stored(run)) == recipe or recipe not in INFERRED
     assert from_dict(get_recipe(recipe).config, stored(run)) == run
     directory = RunDirectory(tmp_path)
     directory.write(directory.config, describe_run(run))

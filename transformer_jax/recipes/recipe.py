@@ -161,7 +161,7 @@ class Recipe(Generic[AnyRun, Data]):
         super().__init_subclass__(**options)
         if not {"name", "config"} & {*vars(cls)}:
             return  # a base class of several recipes
-        file = getattr(sys.modules[cls.__module__], "__file__", cls.__module__)
+        file = getattr(sys.modules.get(cls.__module__), "__file__", cls.__module__)
         config = getattr(cls, "config", None)
         if "name" not in vars(cls):
             raise ConfigError(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
+    "INFERRED",
     "RECIPES",
     "find_run",
     "get_recipe",
@@ -60,7 +61,8 @@ def get_recipe(name: str) -> "Recipe[Any, Any]":
 
     if name not in RECIPES:
         raise CheckpointError(
-            f"unknown recipe {name}; there are {', '.join(RECIPES)}: written by another version?"
+            f"unknown recipe {name}; there are {', '.join(RECIPES)}: written by another version? "
+            f"A recipe of your own needs its module: --import MODULE with any command"
         )
     module = importlib.import_module(RECIPES[name])
     classes: dict[str, Any] = {
@@ -192,7 +194,7 @@ def _has_features(fields: Fields) -> bool:
     return bool(_at(fields, "model", "features", "num_features"))
 
 
-# The first match counts.
+# The first match counts. A new recipe needs no row: all its runs have its name.
 _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("ngram", lambda f: _at(f, "model", "kind") == "ngram"),
     ("clip", lambda f: "contrast" in f),
@@ -214,6 +216,9 @@ _TABLE: tuple[tuple[str, Callable[[Fields], Any]], ...] = (
     ("summarization", lambda f: _reads(f, "fields") and not _reads(f, "columns")),
     ("translation", lambda f: True),
 )
+
+
+INFERRED = frozenset(name for name, _ in _TABLE)  # recipes of earlier versions
 
 
 def infer_recipe(fields: Fields) -> str | None:
