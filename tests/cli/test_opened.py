@@ -23,6 +23,7 @@ ASKED: list[Message] = [{"role": "user", "content": TEXT}]
 SHORT = {"num_beams": 1, "max_len_a": 0, "max_len_b": 3}
 FEW = {"max_new_tokens": 3, "temperature": 0}
 PIXELS = np.zeros((1, 32, 32, 3), np.float32)
+PICTURE = np.zeros((32, 32, 3), np.uint8)
 
 # What can be called on a predictor of each kind.
 TRANSLATOR = {
@@ -50,11 +51,12 @@ VECTORS = {
     "layers": lambda model: model.embed(TEXT, layers="all", pooling="cls"),
     "attention": lambda model: model.attention(TEXT),
 }
+CLASSES = {"classify": lambda model: model(TEXT)}
 CALLS = {
     "bart": TRANSLATOR,
     "gpt2": CHAT,
     "bert": VECTORS | {"masks": lambda model: model.fill_mask(f"[MASK] {TEXT}")},
-    "bert_cls": VECTORS | {"classify": lambda model: model(TEXT)},
+    "bert_cls": VECTORS | CLASSES,
     "bert_tag": VECTORS | {"tag": lambda model: model(TEXT)},
     "bert_qa": VECTORS | {"answer": lambda model: model(TEXT, f"{TEXT} {TEXT}")},
     "qwen3_number": {"reward": lambda model: model(TEXT)},
@@ -66,13 +68,24 @@ CALLS = {
         "probabilities": lambda model: model.probabilities(PIXELS),
         "embed": lambda model: model.embed(PIXELS),
     },
+    **dict.fromkeys(("t5", "pegasus", "marian"), TRANSLATOR),
+    **dict.fromkeys(("opt", "llama", "gemma2", "phi3", "qwen3"), CHAT),
+    **dict.fromkeys(("roberta", "distilbert"), VECTORS),
+    **dict.fromkeys(("gpt2_multi", "llama_cls"), CLASSES),
+    "bert_multi": VECTORS | CLASSES,
+    "vit_gpt2": {
+        "caption": lambda model: model(PICTURE),
+        "beams": lambda model: model([PICTURE], num_beams=2, max_len_b=3),
+        "hf": lambda model: model(PICTURE, generation_config="hf", max_length=4),
+        "attention": lambda model: model.attention(PICTURE, max_len_b=3).text,
+        "heat maps": lambda model: model.heat_maps(PICTURE, "carte").words,
+    },
     "clip": {
         "images": lambda model: model.embed_images(PIXELS),
         "texts": lambda model: model.embed_texts([TEXT]),
         "labels": lambda model: model(PIXELS, ["carte", "vu"]),
     },
 }
-READ_BY = {use.layout: use for use in uses.USES.values()}
 OPENED: list[str] = []  # names of files, while a test counts them
 COUNTS = [False]
 
@@ -109,11 +122,9 @@ def placed(request, tmp_path):
         folder = tmp_path / "model"
         if name.endswith("_run"):
             return Path(shutil.copytree(request.getfixturevalue(name), folder))
-        if name in READ_BY:
-            return READ_BY[name].write(folder)
+        if name != "vit":
+            return uses.Use(name, str).write(folder)
         layouts.write(name, folder)
-        if name == "clip":
-            uses.Use("clip", str).write(folder)
         return folder
 
     return place

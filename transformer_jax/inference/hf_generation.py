@@ -129,7 +129,7 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         while chunk := list(itertools.islice(remaining, self._batch)):
             placed = enumerate(zip(chunk, each, strict=False))
             sequences = [self._sequence(i, text, config, one) for i, (text, one) in placed]
-            nonempty = [one for one in sequences if one.source or one.prompt_ids]
+            nonempty = [one for one in sequences if len(one.source) or one.prompt_ids]
             found = self.search_texts(nonempty, config)
             for i in range(len(chunk)):
                 yield found.get(i, [Continuation("", (), 0.0, "end", 0.0)])
