@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from typing import get_args
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from flax import nnx
 
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
+from transformer_jax.core.config_fields import field_types
 from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.data.tokenizer import train_tokenizer
@@ -338,6 +340,13 @@ SETTINGS = {
         image.stem image.stem_channels image.patch_bias image.pooling image.distillation
         features.num_features features.stacked_frames""",
 }
+# The same for choices: the writer has an else for the last one. Others raise a KeyError there.
+CHOICES = {
+    (PositionConfig, "kind"): """none learned sinusoidal sinusoidal_halves sinusoidal_fairseq
+        sinusoidal_2d concatenated rope alibi relative""",
+    (NormConfig, "kind"): "layer rms",
+    (NormConfig, "placement"): "post pre sandwich",
+}
 
 
 def test_every_setting_of_a_model_is_written_or_refused():
@@ -349,6 +358,8 @@ def test_every_setting_of_a_model_is_written_or_refused():
     ]
     known = [name for group in SETTINGS.values() for name in group.split()]
     assert sorted(known) == sorted(paths), "does CTranslate2 run it? If not: `refusal`"
+    for (group, name), choices in CHOICES.items():
+        assert {*get_args(field_types(group)[name])} == {*choices.split()}
 
 
 def test_gemma_is_refused_for_its_capped_scores(tmp_path):
