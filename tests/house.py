@@ -56,7 +56,7 @@ TEXT = {
 }
 PATHS = {
     "ids to loss: files": Count(23, 20, 16, "nanodo 3"),
-    "ids to loss: lines of bodies": Count(741, 934, 650),
+    "ids to loss: lines of bodies": Count(741, 971, 650),
     "command line to settings: files": Count(42, 27, 18, "openpi: tyro and a list"),
     "command line to settings: functions": Count(150, 137),
     "modules at the first step of train small": Count(210, 191, 130),
