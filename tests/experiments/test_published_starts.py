@@ -14,9 +14,11 @@ import pytest
 import transformer_jax
 from tests import published_translators as published
 from tests.experiments.language_runs import ALONE
+from tests.opened import load
 from transformer_jax.cli import main as program
 from transformer_jax.cli import seq2seq
 from transformer_jax.core.trees import flatten_dict
+from transformer_jax.decoding.translator import Translator
 from transformer_jax.inference.pretrained import open_directory
 from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 from transformer_jax.recipes import driver
@@ -110,7 +112,7 @@ def test_translate_and_score_read_sources_behind_the_prefix(
     """Sources have the prefix, targets have not."""
     path, text = run(name), "the red dog came ."
     summarize = transformer_jax.load(path)
-    plain = summarize._translator
+    plain = Translator(*load(path))  # whose texts come prepared
     capsys.readouterr()  # of training
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
     assert program.main(["translate", str(path)]) == 0
