@@ -6,6 +6,8 @@ import types
 import typing
 from typing import Annotated, Any
 
+from typing_extensions import Doc
+
 from transformer_jax.core.config_fields import Configuration, Flag, field_help, field_types
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
@@ -44,8 +46,6 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
         >>> flags(top_k=3).generation().num_beams, flags(num_beams=2).generation().num_beams
         (4, 2)
     """
-    import tyro
-
     fields: list[tuple[str, Any, Any]] = []
     for name in names:
         default = getattr(usual, name)
@@ -58,7 +58,7 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
             empty = default
         else:
             kind = kind | None
-        kind = Annotated[kind, tyro.conf.arg(help=text)]
+        kind = Annotated[kind, Doc(text)]
         fields.append((name, kind, dataclasses.field(default=empty, metadata={"help": text})))
     namespace = {
         "given": _given,
