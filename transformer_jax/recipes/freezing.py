@@ -67,7 +67,6 @@ def partition_of(freeze: str, model: ModelConfig | None = None) -> Partition:
 
     Example:
         >>> from flax import nnx
-    from jaxtyping import PyTree
         >>> params = {"embedding": {"table": 1}, "labels": {"kernel": 2}}
         >>> partition_of("embeddings").split(params, nnx.Rngs(0))
         ({'labels': {'kernel': 2}}, {'embedding': {'table': 1}})
