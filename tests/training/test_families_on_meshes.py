@@ -74,6 +74,7 @@ import json, sys
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
+from transformer_jax.parallel.coordinator import initialize
 from transformer_jax.parallel.mesh import *
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 port, process, asked = sys.argv[1:]

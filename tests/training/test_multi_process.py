@@ -44,6 +44,7 @@ import importlib.util, json, sys
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
+from transformer_jax.parallel.coordinator import initialize
 from transformer_jax.parallel.mesh import *
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 port, process, here = sys.argv[1:]

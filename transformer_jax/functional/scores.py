@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -49,7 +50,7 @@ FULLY_MASKED_THRESHOLD = -1e29
 Score = Callable[[Array, Array], Array]
 
 # Queries, keys or values, or their shapes alone.
-Shaped = Array | jax.ShapeDtypeStruct
+Shaped = Array | np.ndarray | jax.ShapeDtypeStruct
 
 
 @dataclasses.dataclass(frozen=True)

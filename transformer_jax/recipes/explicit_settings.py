@@ -22,8 +22,8 @@ class Given(Generic[AnyRun]):
         explicit_settings: Names of the settings set by flags, even to the value that they had.
 
     Example:
-        >>> from transformer_jax.recipes.settings import Trained
-        >>> given = Given(Trained(), frozenset({"model.d_model"}))
+        >>> from transformer_jax.recipes.translation import Run
+        >>> given = Given(Run(), frozenset({"model.d_model"}))
         >>> "model.d_model" in given, "model.head.bias" in given
         (True, False)
     """

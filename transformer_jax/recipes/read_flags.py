@@ -73,9 +73,8 @@ def with_read_flags(run: AnyRun, request: Any) -> AnyRun:
         request: An object of a class with flags named ``data.read.*``; None keeps an option.
 
     Example:
-        >>> from transformer_jax.data.sources import PairData
-        >>> run = dataclasses.make_dataclass("Run", ["data"])(PairData())
-        >>> with_read_flags(run, ColumnFlags(columns=(2, 1))).data.read.columns
+        >>> from transformer_jax.recipes.translation import Run
+        >>> with_read_flags(Run(), ColumnFlags(columns=(2, 1))).data.read.columns
         (2, 1)
     """
     read = changed_options(run.data.read, request)
