@@ -114,7 +114,11 @@ def is_utf8(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _in_utf8(directory: Path) -> Iterator[Path]:
-    """Context manager: a path of an existing folder in UTF-8, which Orbax needs."""
+    """Context manager: a path of an existing folder in UTF-8, without ``..``.
+
+    Orbax needs the one, TensorStore both.
+    """
+    directory = directory.resolve()
     if is_utf8(directory):
         yield directory
         return
