@@ -56,7 +56,7 @@ class EncoderDecoder(Module):
 
         Args:
             inputs: Arguments of the encoder by name.
-            tokens: AnyDecoder inputs.
+            tokens: Decoder inputs.
             key: Random key of dropout; None is no dropout.
         """
         keys = (None, None) if key is None else jax.random.split(key)

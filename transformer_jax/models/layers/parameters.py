@@ -76,7 +76,7 @@ def _refuse_other_state(name: str, variable: object) -> None:
         instead = "make nnx.Dropout(rate) without rngs, and call it with rngs=key"
     raise ConfigError(
         f"{name} is {type(variable).__name__}, and a model that is trained holds parameters "
-        f"(nnx.Param[Array]) alone: {instead}"
+        f"(nnx.Param) alone: {instead}"
     )
 
 
