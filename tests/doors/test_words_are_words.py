@@ -244,7 +244,6 @@ ELSEWHERE = {
     "evaluation/word_splitting.py": "letters of scripts; words as sacreBLEU's tokenizers part them",
     "evaluation/answers.py": "SQuAD's own script, which drops English articles",
     "word_vectors/formats.py": "bytes: fields of a file of vectors",
-    "word_vectors/rows.py": "bytes: fields of a file of vectors",
 }
 
 

@@ -306,7 +306,8 @@ class Attention(Module):
         """Rotates query and key heads by their positions, if the model has rotary embeddings."""
         if not self.rotate:
             return q, k
-        assert ids is not None, "rotary embeddings have positions"
+        if ids is None:
+            raise ArgumentError("Attention: rotary embeddings need positions=Positions(ids)")
         how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
         rotate = lambda x: apply_rotary_embedding(x.swapaxes(1, 2), ids, *how).swapaxes(1, 2)
         return rotate(q), rotate(k)
