@@ -101,7 +101,7 @@ def row_settings(
         "min_p": ("min_p", each("min_p"), 0.0),
     }
 
-    def column(numbers: Sequence[float | None], nothing: float | int) -> np.ndarray:
+    def column(numbers: Sequence[float | int | None], nothing: float | int) -> np.ndarray:
         numbers = [nothing if number is None else number for number in numbers]
         dtype = np.int32 if isinstance(nothing, int) else np.float32
         return np.array([*numbers, *[nothing] * (rows - len(numbers))], dtype)
