@@ -150,8 +150,8 @@ def check_end(stored, name):
         assert not isinstance(value, float) or any(close(value) == score for score in scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick("classification")
 def test_stored_run_resumes_to_the_end_it_had(stored, name):
     alone = ["--distributed.local-devices", "1"]
     program = stored["runs"][name]["program"]

@@ -98,6 +98,7 @@ def test_a_missing_file_of_word_vectors_is_one_line(tmp_path, capfd, missing):
     assert "no such file" in line
 
 
+@pytest.mark.slow
 def test_a_decoder_of_any_size_writes_its_tokens():
     """``language-decode`` calls the programs of text generation as the library does."""
     size = Settings("language-decode", tiny=True).size(**GPT2)

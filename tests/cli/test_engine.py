@@ -220,6 +220,7 @@ def test_samples_follow_from_the_seed(decoder_run, lesson_run):
     assert sample(0)[0] != sample(0)[1]
 
 
+@pytest.mark.slow
 def test_int8_keeps_the_lesson_and_its_scores_differ(learnt_run, tmp_path):
     run = shutil.copytree(learnt_run, tmp_path / "run")
     sources = [source for source, _ in LESSON]

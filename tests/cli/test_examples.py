@@ -167,6 +167,7 @@ def test_own_encoder(tmp_path):
     assert example("own_encoder").main(str(tmp_path)) < 0.1
 
 
+@pytest.mark.slow
 def test_own_attention():
     name, apart = example("own_attention").main()
     assert name == "CosineAttention"
@@ -187,6 +188,7 @@ def test_own_kind(tmp_path, monkeypatch, capfd):
         load(run)
 
 
+@pytest.mark.slow
 def test_own_objective(tmp_path):
     assert example("own_objective").main(str(tmp_path)) > 0.9
     assert (tmp_path / "results.json").exists()

@@ -218,6 +218,7 @@ def sound():
         yield from ((name, flag) for flag in flags if (name, flag) in special)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flag"),
     [pytest.param(*case, marks=() if case in {("tag", None), ("convert", None), ("describe", None),

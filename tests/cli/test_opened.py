@@ -168,7 +168,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.quick("generate")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_predictor_gives_on_messy_text_what_its_command_gives(name, tmp_path, run_command):
     use = uses.USES[name]

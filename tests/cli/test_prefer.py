@@ -74,6 +74,7 @@ def test_it_continues_where_it_stopped_with_the_samples_of_one_go(run_command, r
     assert again == whole
 
 
+@pytest.mark.slow
 def test_a_rule_chooses_by_its_reward(run_command, run, prompts):
     rule = prompts.parent / "rule.py"
     rule.write_text("def reward(prompt, completion):\n    return ord(completion[0])\n")

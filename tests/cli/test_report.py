@@ -40,7 +40,7 @@ def test_own_results_are_those_of_the_files(tmp_path, capsys):
     assert f"wrote {path}\n" in err
 
 
-@pytest.mark.quick("flags0")
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--results", str(RESULTS)]])
 def test_the_picture_is_written_and_repeatable(tmp_path, capsys, flags):
     for name in "ab":

@@ -362,6 +362,7 @@ def test_a_linked_directory_does_not_lead_out(tmp_path):
         sentence_fields(folder)
 
 
+@pytest.mark.slow
 def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path, run_command):
     """Also of the run that it is converted to; a pooling that is asked for goes before."""
     folder, run = encoder("cls_token"), tmp_path / "run"

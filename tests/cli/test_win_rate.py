@@ -90,6 +90,7 @@ def test_bad_settings_are_refused_in_one_line(run_command, runs, files, more, sa
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_rule_that_fails_and_prompts_that_are_none_end_in_one_line(run_command, runs, files):
     (files / "rule.py").write_text("def reward(prompt, text):\n    return float('nan')\n")
     code, _, err, found = compared(run_command, runs, files)

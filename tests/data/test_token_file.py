@@ -167,6 +167,7 @@ def memory_growth(tmp_path, kind, megabytes):
 tells = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is not told")
 
 
+@pytest.mark.slow
 @tells
 def test_memory_does_not_grow_with_the_text(tmp_path):
     assert memory_growth(tmp_path, "characters", 20) < 40

@@ -84,6 +84,7 @@ def test_b34_greedy_takes_the_most_probable_token(model):
     assert one(model, "c", temperature=1e-9, max_new_tokens=12) == [answer]
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_begins_a_document(model):
     first = [answer.tokens[0] for answer in one(model, max_new_tokens=1, num_return_sequences=2000)]
     p = model.model.distribution([])

@@ -87,7 +87,7 @@ def test_other_validation_pairs_are_not_measured_by_the_reference_of_those_befor
     )
 
 
-@pytest.mark.quick("reward")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ipo", "kto", "simpo", "reward"])
 def test_each_method_trains_from_its_file(base, files, method):
     assert align(method, base, files, "run", *SHORT, "--training.steps", 2) == 0

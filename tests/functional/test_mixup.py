@@ -15,6 +15,7 @@ VALID = jnp.array([True] * (B - 1) + [False])
 IMAGES = jnp.broadcast_to(jnp.arange(1.0, B + 1)[:, None, None, None], (B, 16, 16, 1))
 
 
+@pytest.mark.quick("alphas0")
 @pytest.mark.parametrize("alphas", [(0.4, 0.0), (0.0, 1.0), (0.4, 1.0)])
 def test_the_weight_is_the_share_of_the_first_image(alphas):
     mix = jax.jit(lambda key: mix_images(IMAGES, VALID, key, *alphas))

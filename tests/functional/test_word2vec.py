@@ -61,6 +61,7 @@ def test_cbow_predicts_from_the_mean_of_the_words_that_are_visible(tables):
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_the_full_softmax_are_those_of_the_formula(tables):
     """``∂/∂v = Σ (p − 1_target) v'`` and ``∂/∂v'_w = (p_w − 1_target) v``, row B19."""
     inputs, outputs = tables
@@ -108,6 +109,7 @@ def test_a_block_has_the_skip_gram_loss_of_its_pairs(tables, block):
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_block_has_the_cbow_loss_of_its_center_words(tables, block):
     words, mask, negatives = block
     assert not bool(mask.any(-1).all())  # a center word without context adds nothing

@@ -98,6 +98,7 @@ def test_an_end_token_of_plain_text_is_text_in_prompts(decoder, tmp_path):
     assert greedy(tmp_path / "plain").tokens == wanted
 
 
+@pytest.mark.slow
 def test_another_engine_ends_by_any(decoder, folder):
     pytest.importorskip("ctranslate2")
     path, wanted = decoder

@@ -283,6 +283,7 @@ def test_a_fresh_interpreter_without_our_models_gives_the_same(exported, tmp_pat
         assert all(found[key].tobytes() == np.asarray(values[key]).tobytes() for key in found)
 
 
+@pytest.mark.slow
 def test_the_manifest_says_what_is_taken_and_given(exported):
     folder = exported("translator")
     files = {path.name for path in folder.iterdir()}

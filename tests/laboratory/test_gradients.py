@@ -99,6 +99,7 @@ def test_without_training_and_scale_there_is_one_panel():
     assert [len(row) for row in found.untrained["relu"]] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_states_that_overflow_are_refused_and_not_drawn_as_zeros():
     asked = GradientSettings(lags=90, models=("relu",), kernel_scale=9.0, texts=2, parameters=900)
     with pytest.raises(ConfigError, match="--kernel-scale 9: states grow beyond float32"):

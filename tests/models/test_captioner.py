@@ -53,6 +53,7 @@ def batch():
     return jnp.asarray(images), jnp.asarray(rng.integers(3, V, (3, T)), jnp.int32)
 
 
+@pytest.mark.slow
 def test_padding_of_captions_changes_no_loss(model, batch):
     images, tokens = batch
     lengths = jnp.array([T, 3, 0])

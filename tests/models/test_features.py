@@ -99,7 +99,7 @@ def speech(seed=0):
     return source, LENGTHS, jnp.asarray(tokens, jnp.int32)
 
 
-@pytest.mark.quick("bahdanau")
+@pytest.mark.slow
 @kinds
 def test_every_frame_counts_and_no_padding(name):
     source, lengths, tokens = speech()

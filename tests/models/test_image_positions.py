@@ -14,6 +14,7 @@ def test_positions_of_the_same_size_stay():
     assert resized_positions(TABLE, SIZES, ImageConfig(32, patch_size=8)) is TABLE
 
 
+@pytest.mark.slow
 def test_other_embeddings_before_the_patches():
     distilled = ImageConfig(16, patch_size=4, distillation="head")
     pooled = ImageConfig(16, patch_size=4, pooling="sequence")

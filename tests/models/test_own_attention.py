@@ -80,6 +80,7 @@ def decoder(config):
     return nnx.merge(*drawn(lambda: tj.Decoder(config, rngs=nnx.Rngs(0))))
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_attention_and_results_are_not(config):
     own, plain = decoder(config), decoder(COSINE)
     paths = lambda model: jax.tree.structure(nnx.to_pure_dict(nnx.state(model)))

@@ -98,6 +98,7 @@ def test_patches_moved_with_their_positions_move_their_vectors_and_nothing_else(
     chex.assert_trees_all_close(found, wanted[:, there], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_only_positions_tell_the_order_of_patches():
     other = moved(IMAGES, ORDER)
     assert not np.allclose(other, IMAGES)
@@ -140,6 +141,7 @@ def test_what_the_first_block_sees_is_a_map_of_each_patch_and_a_place():
     np.testing.assert_allclose(found, x + p["encoder"]["positions"]["table"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_class_is_told_from_the_first_vector_or_from_what_is_pooled():
     hidden = compiled(SMALL, lambda model, x: VisionEncoder.__call__(model, x))(IMAGES)
     for config in (SMALL, POOLED):
@@ -379,6 +381,7 @@ def test_gradients_of_convolutions_on_a_mesh_are_those_of_one_device():
     chex.assert_trees_all_close(found, one, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sequence_pooling_is_a_weighted_sum_of_patches():
     config = change(image=dataclasses.replace(SMALL.image, **FORMS["compact"]))
     p = jax.device_get(parts(config)[1])

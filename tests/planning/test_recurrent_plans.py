@@ -94,8 +94,8 @@ def test_every_program_of_a_run_compiles(name, what):
     assert found.memory > found.report.arguments > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["luong", "cho", "convs2s"])
-@pytest.mark.quick("convs2s")
 def test_a_plan_of_another_translator_is_printed(name, capsys):
     run = TRANSLATION_RUNS[name][1]
     assert plan_run(name, run, run, "80GiB", False) == 0

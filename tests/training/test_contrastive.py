@@ -62,6 +62,7 @@ def test_loss_and_gradients_are_those_of_the_whole_batch_on_one_device(model, si
     assert families.worst_difference(params, expected) < 1e-5
 
 
+@pytest.mark.slow
 def test_parts_alone_have_another_loss():
     """Comparing within micro-batches only would not pass for the whole."""
     case, _, expected_loss = whole("plain")
@@ -81,6 +82,7 @@ def test_pmap_is_refused():
         compile_step(step, mesh, shardings, "pmap")(state, {}, case.batch)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_in_both_passes():
     """With noise from the key alone, cached gradients are those of the parts put together."""
     noise = lambda key, rows: jax.random.normal(key, (rows, 3))

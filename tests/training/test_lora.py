@@ -323,6 +323,7 @@ def test_a_run_resumes_bit_for_bit_and_stores_adapters_alone(tmp_path, no_curves
     np.testing.assert_allclose(logits(plain), logits(adapted), atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_bfloat16_base_has_half_of_the_bytes():
     both = [
         parts_of(decoder(), LoRAConfig(2, base_dtype=dtype))[2] for dtype in ("float32", "bfloat16")

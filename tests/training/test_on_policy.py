@@ -147,6 +147,7 @@ def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
         assert advantages[mask].mean() == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_probability_on_tokens_that_are_never_sampled_escapes_no_penalty():
     """A policy that moves all others to them still writes as before, and its KL is 0."""
     model, never = policies().policy, np.array(SPECIAL.suppress_tokens)
@@ -322,6 +323,7 @@ def test_a_file_without_a_reward_is_refused(tmp_path, text, said):
         rewards.load_reward(str(path))
 
 
+@pytest.mark.slow
 def test_a_reward_model_stands_frozen_beside_the_policies():
     config = preference_task.reward_config(CONFIG)
     make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)

@@ -73,7 +73,7 @@ def asked_of(chats):
     return Preferences("asked", "prompts", chats, [()] * count, [], list(range(1, count + 1)))
 
 
-@pytest.mark.quick("llama-2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", built_in())
 def test_a_sampled_answer_is_what_the_template_writes_of_its_text(tokenizer, name):
     """Prompt and answer are the tokens of the conversation, and the reward is given its texts."""

@@ -67,6 +67,7 @@ def test_a_flax_module_trains_resumes_and_loads(tmp_path, name):
     assert load(tmp_path / "whole", net_task())(jnp.ones((1, 4))).shape == (1, 4)
 
 
+@pytest.mark.slow
 def test_weight_decay_is_for_the_kernels_of_flax():
     mask = weight_decay_mask(parameters(nnx.eval_shape(lambda: Net(nnx.Rngs(0)))))
     assert mask["up"] == {"kernel": True, "bias": False}

@@ -125,8 +125,8 @@ OBJECTIVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OBJECTIVES)
-@pytest.mark.quick("masked")
 def test_gradients_are_those_of_the_whole_table_at_these_rows(case):
     """Against the table trained as a whole, by the same model without this partition."""
     make, objective = OBJECTIVES[case]

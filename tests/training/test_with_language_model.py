@@ -70,7 +70,7 @@ def language_loss(model, tokens):
     return -float(logs[np.arange(len(tokens) - 1), np.asarray(tokens[1:])].mean())
 
 
-@pytest.mark.quick("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("regress", [False, True])
 def test_the_loss_is_that_of_the_task_and_of_each_text(model, regress):
     rng = np.random.default_rng(0)

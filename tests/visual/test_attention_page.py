@@ -156,6 +156,7 @@ def test_pictures_of_different_layers_differ(maps, tmp_path):
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 3
 
 
+@pytest.mark.slow
 def test_long_sentences_have_a_picture_too(tmp_path):
     words = tuple(f"word{i}" for i in range(120))
     plot_attention(

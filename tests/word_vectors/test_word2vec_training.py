@@ -37,7 +37,7 @@ def text(tmp_path):
     return path
 
 
-@pytest.mark.quick("negative-sampling-skip-gram")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
 @pytest.mark.parametrize("loss", ["negative-sampling", "softmax"])
 def test_planted_relations_are_answered(tmp_path, text, method, loss):

@@ -81,6 +81,7 @@ def test_splits_are_disjoint_whatever_the_seed(pairs):
                 assert phrasebook.split_of(source) == split
 
 
+@pytest.mark.slow
 def test_held_out_combinations_occur_only_in_test_unseen(pairs):
     met = {
         split: set().union(*(phrasebook.combinations(source) for source, _ in pairs[split][::5]))

@@ -111,6 +111,7 @@ def test_boxes_and_masks_are_those_of_the_pixels(drawn):
         assert (whole == (picture != scenes.BACKGROUND).any(-1)).all()
 
 
+@pytest.mark.slow
 def test_a_word_for_a_shape_names_the_boxes_of_its_things(drawn):
     for made in drawn.values():
         for picture, caption, things in zip(made.pixels, made.captions, made.things, strict=True):
@@ -149,6 +150,7 @@ def test_evaluate_compares_heat_maps_with_the_boxes(drawn, shown, share):
     assert "no caption is right" in _pointing(None, "test", ["no"])
 
 
+@pytest.mark.slow
 def test_held_out_combinations_are_in_their_split_alone(drawn):
     for split, made in drawn.items():
         for picture in made.pixels:
@@ -162,6 +164,7 @@ def test_splits_share_no_picture(drawn):
         assert not pictures[one] & pictures[other]
 
 
+@pytest.mark.slow
 def test_every_word_is_learnt_from_training():
     words = {
         word for caption in scenes.generate("train", 2000).captions for word in caption.split()

@@ -257,7 +257,7 @@ def test_attention_has_a_column_for_each_position(which, request, speech, comman
     assert "the name ends in none of .wav, .npy, .npz" in err
 
 
-@pytest.mark.quick("trained")
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["trained", "transformer"])
 def test_scores_are_those_of_teacher_forcing(which, request, speech):
     """The score of a text in search equals that of the forward pass over all of it."""
