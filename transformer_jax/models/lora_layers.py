@@ -1,7 +1,7 @@
 """Adapters: linear maps with a low-rank change, and frozen tables with trained rows."""
 
 from collections.abc import Mapping
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -202,7 +202,7 @@ def choose_rows(params: PyTree, numbers: Array | np.ndarray) -> PyTree:
     return jax.tree_util.tree_map_with_path(choose, params)
 
 
-def row_parameter(param: nnx.Param[Array], value: Array) -> nnx.Param[Array]:
+def row_parameter(param: nnx.Param[Array], value: Array | np.ndarray) -> nnx.Param[Array]:
     """A parameter for a few rows of a table or bias, with its depth and axes.
 
     Example:
@@ -212,7 +212,8 @@ def row_parameter(param: nnx.Param[Array], value: Array) -> nnx.Param[Array]:
     """
     depth = param.get_metadata("depth", None)
     beside = {} if depth is None else {"depth": depth}
-    return nnx.Param(value, axes=("trained_row", *param.get_metadata("axes")[1:]), **beside)
+    array = cast(Array, value)  # an array of NumPy stays one
+    return nnx.Param(array, axes=("trained_row", *param.get_metadata("axes")[1:]), **beside)
 
 
 def with_trained_rows(model: Model, rows: Mapping[str, Array], ids: tuple[int, ...]) -> Model:

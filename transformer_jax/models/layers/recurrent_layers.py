@@ -133,14 +133,14 @@ class Recurrent(Module):
         self.outputs = (1 + bidirectional) * size
         widths = [inputs] + [self.outputs] * (layers - 1)
 
-        def of() -> nnx.List[RecurrentLayer]:
+        def of() -> list[RecurrentLayer]:
             made = [RecurrentLayer(width, size, cell, rngs=rngs) for width in widths]
             for depth, layer in enumerate(made, 1):
                 at_depth(layer, depth)
-            return nnx.List(made)
+            return made
 
-        self.forward = of()
-        self.backward = of() if bidirectional else None
+        self.forward = nnx.List(of())
+        self.backward = nnx.List(of()) if bidirectional else None
 
     def __call__(
         self,
