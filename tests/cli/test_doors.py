@@ -32,7 +32,7 @@ def predictor(learnt_run):
     return tj.load(learnt_run)
 
 
-@pytest.mark.quick("all")
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS.values(), ids=list(ENDS))
 def test_python_reads_a_line_as_the_command_does(learnt_run, predictor, lesson, run_command, end):
     sources = [source for source, _ in lesson]

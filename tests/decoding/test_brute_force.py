@@ -59,8 +59,8 @@ def all_texts(tree, limit, alpha, config):
     return sorted(scored, key=lambda one: -one[0])[: config.num_return_sequences]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick("cut-unrepeated", "hf-never")
 def test_a_wide_beam_finds_the_best_of_all_texts(name):
     hf, count = name.startswith("hf"), 40
     config = GenerationConfig(

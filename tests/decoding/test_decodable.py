@@ -261,8 +261,8 @@ def test_greedy_search_takes_the_most_probable_tokens(kind):
         assert bool(out.ended[b, 0]) == (tokens[b, n] == EOS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.quick("gru-1", "encoder-decoder-3")
 def test_texts_of_inputs_are_those_of_a_search_from_the_start_token(kind, beams):
     if kind.inputs is None:  # a language model
         return

@@ -118,6 +118,7 @@ def test_texts_are_those_of_slow_greedy_decoding(kind):
         assert one.finish_reason == ("end" if tokens[-1] == tokenizer().eos else "length")
 
 
+@pytest.mark.slow
 def test_neither_company_nor_order_leaves_a_trace():
     """Left padding and batch mates are invisible.
 

@@ -69,10 +69,10 @@ def alike(found, wanted):
                                    atol=1e-5)  # fmt: skip
 
 
+@pytest.mark.slow
 @every_mesh
 @pytest.mark.parametrize("vocab", [20, 21])
 @pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.quick("4-20-2x2x2")
 def test_translations_are_those_of_one_device(name, vocab, beams):
     search = TRANSLATION.changed(num_beams=beams, num_return_sequences=min(beams, 2))
     found, wanted = (translator(where, vocab).translate(LINES, search) for where in (name, None))

@@ -94,6 +94,7 @@ def test_block_gradients_are_those_of_autodiff_through_the_tables(tables, block,
     np.testing.assert_allclose(zeros.at[predicted].add(rows.outputs), expected[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_block_has_the_skip_gram_loss_of_its_pairs(tables, block):
     """With weight 1 for each negative: as many as a pair has in formula (4)."""
     words, mask, negatives = block

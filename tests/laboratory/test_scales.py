@@ -9,6 +9,7 @@ from transformer_jax.laboratory.scales import ScaleFigures, scales, softmax_grad
 from transformer_jax.laboratory.settings import ScaleSettings
 
 
+@pytest.mark.slow
 def test_b8_the_norm_is_that_of_the_jacobian():
     scores = jnp.array([[0.3, -1.0, 2.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
     jacobians = jax.vmap(jax.jacobian(jax.nn.softmax))(scores)

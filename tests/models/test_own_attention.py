@@ -88,7 +88,7 @@ def test_parameters_are_those_of_attention_and_results_are_not(config):
     assert float(jnp.abs(own(TOKENS) - plain(TOKENS)).max()) > 1e-3
 
 
-@pytest.mark.quick("as it is")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prepare",
     [

@@ -186,6 +186,7 @@ def models():
                 yield f"{name}, scan {scan}, {head}", kind, changed, head
 
 
+@pytest.mark.slow
 def test_the_parameters_of_every_preset_are_declared_and_no_big_one_is_whole():
     mesh = jax.sharding.AbstractMesh((1, 8, 1), ("data", "fsdp", "tensor"))
     for name, kind, config, head in models():

@@ -75,6 +75,7 @@ def pair():
     return reports(PROGRAM, str(HERE))
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(pair, make_toy, sentences):
     mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
     alone = train(mesh, make_toy, [sentences(n) for n in range(STEPS)], 16)
@@ -85,6 +86,7 @@ def test_two_processes_train_as_one(pair, make_toy, sentences):
     assert alone["losses"][0] != alone["losses"][-1]
 
 
+@pytest.mark.slow
 def test_rows_are_asked_of_the_mesh_not_of_the_process(pair):
     first, second = (one["held"] for one in pair)
     assert first["fsdp"] == list(range(8))
@@ -93,6 +95,7 @@ def test_rows_are_asked_of_the_mesh_not_of_the_process(pair):
     assert first["tensor"] == second["tensor"] == list(range(16))
 
 
+@pytest.mark.slow
 def test_one_process_is_the_main_one(pair):
     assert [one["main"] for one in pair] == [True, False]
 

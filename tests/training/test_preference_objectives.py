@@ -70,6 +70,7 @@ def references(start, found):
     }
 
 
+@pytest.mark.slow
 def test_the_log_probability_of_a_completion_is_that_of_its_tokens_one_by_one():
     found, policy = encoded(8), model()
     batch = batch_of(found.train)
