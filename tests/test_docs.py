@@ -159,8 +159,8 @@ def anchors(text):
 
 
 def strange_links(text, folder):
-    """Relative links whose file or heading does not exist."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+    """Relative links whose file or heading does not exist, or whose text names another file."""
+    for said, link in re.findall(r"([^\[\]]*)\]\(([^)\s]+)\)", text):
         if re.match(r"https?:", link):
             continue
         name, _, anchor = link.partition("#")
@@ -169,6 +169,8 @@ def strange_links(text, folder):
             yield f"no file {link}"
         elif anchor and anchor not in anchors(path.read_text() if name else text):
             yield f"no heading {link}"
+        elif re.fullmatch(r"\w+\.py", said) and said != path.name:
+            yield f"{said} is called {path.name}"
 
 
 def faults(text, folder=ROOT):

@@ -154,7 +154,8 @@ def _checked(table: ImageTable, read: ImageReadOptions, bad: BadRows) -> ImageTa
     if len(good) < len(table.pictures):
         before, pictures = len(table), len(table.pictures)
         table = table.with_pictures(good)
-        bad.count += before - len(table) - (pictures - len(good))  # more rows of a bad picture
+        if bad.what == "row":  # every row of a bad picture counts
+            bad.count += before - len(table) - (pictures - len(good))
     bad.report(len(table))
     return table
 
