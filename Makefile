@@ -68,13 +68,8 @@ $(DOCS)/.installed: pyproject.toml
 ## Ours and the peers', interleaved; needs the `bench` extra.
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,bench]'
-	$(BIN)/python -m benchmarks train
-	$(BIN)/python -m benchmarks decode
-	$(BIN)/python -m benchmarks language-train
-	$(BIN)/python -m benchmarks language-decode
-	$(BIN)/python -m benchmarks encoder-pretrain
-	$(BIN)/python -m benchmarks encoder-finetune
-	$(BIN)/python -m benchmarks embed
+	for one in train decode language-train language-decode encoder-pretrain encoder-finetune embed; \
+	do $(BIN)/python -m benchmarks $$one --processes 2 || exit; done
 
 clean:
 	rm -rf $(VENV) $(GATES) $(DOCS) docs/_build docs/measured runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

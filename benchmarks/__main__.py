@@ -5,9 +5,21 @@ import sys
 
 from benchmarks.program import run_program
 
+# Sections of the benchmark of a GPU, by the commands that had them with --device gpu.
+_ON_GPU = {
+    "train": ["base"],
+    "decode": ["translate"],
+    "language-train": ["step", "configurations"],
+    "language-decode": ["decode"],
+}
+
 
 def _main() -> None:
     name, arguments = sys.argv[1:2], sys.argv[2:]
+    if " --device gpu" in " ".join(["", *arguments]) and name[0] in _ON_GPU:
+        at = arguments.index("--device")
+        arguments[at : at + 2] = ["--only", *_ON_GPU[name[0]]]
+        name = ["gpu"]
     if name == ["kernels"]:
         if os.environ.get("JAX_PLATFORMS") == "cpu":
             # One core, since JAX starts one thread per available core.
@@ -15,6 +27,10 @@ def _main() -> None:
         from benchmarks.kernels import main as measure_kernels
 
         measure_kernels(arguments)
+    elif name == ["gpu"]:
+        from benchmarks.gpu import main as measure_gpu
+
+        measure_gpu(arguments)
     elif name == ["programs"]:
         from benchmarks.programs import main as compile_programs
 

@@ -9,6 +9,7 @@ within rounds, so drifts of the machine cancel.
 import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -19,7 +20,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 __all__ = [
@@ -60,19 +63,28 @@ class Row:
     units_per_s: float | None
     facts: dict[str, Any]
     rounds: int = 0  # measured rounds
+    process_ms: tuple[float, ...] = ()  # the median of each process that ran the case
 
 
 class Worker:
     """A process that sets up cases and runs them when asked."""
 
-    def __init__(self, python: str, module: str, threads: int, tree: Path, device: str = "cpu"):
+    def __init__(
+        self,
+        python: str,
+        module: str,
+        threads: int,
+        tree: Path,
+        device: str = "cpu",
+        variables: Mapping[str, str] = MappingProxyType({}),  # further environment
+    ):
         paths = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = os.environ | _DEVICE[device] | {
             "PYTHONPATH": os.pathsep.join(paths),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": str(threads),
-        }  # fmt: skip
+        } | dict(variables)  # fmt: skip
         command = [python, "-m", module]
         if device == "cpu":
             cores = sorted(os.sched_getaffinity(0))[:threads]
@@ -111,6 +123,8 @@ class Worker:
                 killed.
         """
         assert self.process.stdin is not None
+        if not self.alive:  # another case ended it
+            raise RuntimeError(f"the worker ended with code {self.process.wait()}")
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -162,6 +176,7 @@ class Worker:
 
 
 _workers: list[Worker] = []  # those that run
+_tokens = itertools.count()  # names of cases in workers
 
 
 def kill_workers() -> None:
@@ -172,13 +187,14 @@ def kill_workers() -> None:
 
 @dataclasses.dataclass(eq=False)
 class Case:
-    """A case that a worker has set up."""
+    """A case that a worker has set up; cases of one name are the same program in processes."""
 
     name: str
     worker: Worker
     token: str  # name in the worker
     facts: dict[str, Any]
     times: int
+    shared: bool = False  # whether the worker outlives the bench
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +217,19 @@ class Limits:
 
 
 class Bench:
-    """Cases in separate processes, measured in turns, with progress on stderr."""
+    """Cases in separate processes, measured in turns, with progress on stderr.
+
+    Args:
+        threads: Threads of each worker; on a CPU, 1 measures CPU time.
+        title: Title for progress.
+        limits: Time limits.
+        device: Device of the workers.
+        record: Called with each sample and each case that is left out, as soon as it is known.
+        processes: Processes that run each case, except in shared workers.
+
+    Attributes:
+        cases: The cases that are set up.
+    """
 
     def __init__(
         self,
@@ -209,9 +237,13 @@ class Bench:
         title: str = "",
         limits: Limits = Limits(),
         device: Literal["cpu", "gpu"] = "cpu",
+        record: Callable[..., object] = lambda **_: None,
+        processes: int = 1,
     ):
+        self.processes = processes
         self.threads, self.limits, self.device = threads, limits, device
         self.cases: list[Case] = []
+        self._record = record
         self._began = time.monotonic()
         if title:
             tell(f"{title}:")
@@ -226,8 +258,11 @@ class Bench:
         module: str = "benchmarks.ours",
         times: int = 1,
         tree: Path = TREE,
+        worker: Worker | None = None,
     ) -> dict[str, Any] | None:
         """Sets up a case in its worker; a case that fails is skipped with a note.
+
+        A case that is added again, in another worker, is the same row of the table.
 
         Args:
             name: Row of the table.
@@ -237,31 +272,67 @@ class Bench:
             module: Module of the worker.
             times: Repetitions within a measurement.
             tree: Checkout that the worker imports from.
+            worker: A running worker that other cases use too; None starts one for this case.
 
         Returns:
             The facts from the worker; None if the case is skipped.
         """
+        found = None
+        for _ in range(self.processes if worker is None else 1):
+            facts = self._set_up(name, case, arguments, python, module, times, tree, worker)
+            found = found or facts
+        return found
+
+    def _set_up(
+        self,
+        name: str,
+        case: str,
+        arguments: dict[str, Any],
+        python: str,
+        module: str,
+        times: int,
+        tree: Path,
+        worker: Worker | None,
+    ) -> dict[str, Any] | None:
         tell(f"  setting up {name}")
+        shared = worker is not None
         try:
-            worker = Worker(python, module, self.threads, tree, self.device)
+            worker = worker or Worker(python, module, self.threads, tree, self.device)
         except OSError as error:
-            self._leave_out(name, error)
+            self.leave_out(name, error)
+            return None
+        token = str(next(_tokens))
+        try:
+            within = self.limits.within(self._spent())
+            facts = worker.ask(within, do="setup", id=token, case=case, arguments=arguments)
+        except RuntimeError as error:
+            if not shared:
+                worker.kill()
+            self.leave_out(name, error)
+            return None
+        self.cases.append(Case(name, worker, token, facts, times, shared))
+        return facts
+
+    def profile(self, name: str) -> dict[str, Any] | None:
+        """Returns the kernels of one measurement of a case, in its first process, if it has any."""
+        case = next((case for case in self.cases if case.name == name), None)
+        if case is None:
             return None
         try:
             within = self.limits.within(self._spent())
-            facts = worker.ask(within, do="setup", id=name, case=case, arguments=arguments)
+            return case.worker.ask(within, do="profile", id=case.token, times=case.times)
         except RuntimeError as error:
-            worker.kill()
-            self._leave_out(name, error)
-            return None
-        self.cases.append(Case(name, worker, name, facts, times))
-        return facts
+            tell(f"  no profile of {name}: {error}")
+            self._record(case=name, no_profile=_first_line(error))
+        return None
 
     def _spent(self) -> float:
         return time.monotonic() - self._began
 
-    def _leave_out(self, name: str, error: Exception) -> None:
+    def leave_out(self, name: str, error: Exception) -> None:
+        """Notes that a case is not measured, and why."""
         tell(f"  left out: {name}: {error}")
+        self._record(case=name, left_out=_first_line(error))
 
     def measure(self, rounds: int, units: int | None, base: str) -> list[Row]:
         """Runs all cases in rounds, after a warmup round.
@@ -273,7 +344,7 @@ class Bench:
                 per 1,000 units.
             base: The case to which speeds are relative.
         """
-        samples: dict[str, list[dict]] = {}
+        samples: dict[Case, list[dict]] = {}
         for turn in range(rounds + 1):
             spent = self._spent()
             if turn > 1 and self.limits.table is not None and spent > self.limits.table:
@@ -283,26 +354,32 @@ class Bench:
             for case in self.cases[:: 1 if turn % 2 else -1]:
                 sample = self._run(case)
                 if sample is None:
-                    samples.pop(case.name, None)
+                    samples.pop(case, None)
                 elif turn:
                     done = case.times if units is not None else sample["result"] / 1000
-                    samples.setdefault(case.name, []).append(
-                        {k: sample[k] / done for k in ("wall", "cpu")} | {"r": sample["result"]}
-                    )
-        if base not in samples:
-            base = next(iter(samples), base)
+                    one = {k: sample[k] / done for k in ("wall", "cpu")}
+                    samples.setdefault(case, []).append(one)
+                    self._record(case=case.name, process=case.token, round=turn, **one)
         key = "cpu" if self.threads == 1 and self.device == "cpu" else "wall"
-        return [
-            _row(
-                case.name,
-                samples[case.name],
-                samples[base],
-                key,
-                1000 if units is None else units,
-                case.facts,
-            )
-            for case in self.cases
+        names = list(dict.fromkeys(case.name for case in self.cases if case in samples))
+        of = {name: [case for case in samples if case.name == name] for name in names}
+        base = base if base in of else next(iter(of), base)
+        # The time of the base in each round: the median of its processes.
+        times = [
+            statistics.median(sample[key] for sample in of_round)
+            for of_round in zip(*(samples[case] for case in of.get(base, [])), strict=True)
         ]
+        per = 1000 if units is None else units
+        return [
+            _row(name, [samples[case] for case in of[name]], times, key, per, of[name][0].facts)
+            for name in names
+        ]
+
+    def remove(self, name: str) -> None:
+        """Drops the cases of a name."""
+        for case in [case for case in self.cases if case.name == name]:
+            self.cases.remove(case)
+            self._end(case)
 
     def _run(self, case: Case) -> dict[str, Any] | None:
         """Returns a measurement; None for a case that fails, which is then skipped."""
@@ -310,15 +387,24 @@ class Bench:
             within = self.limits.within(self._spent())
             return case.worker.ask(within, do="run", id=case.token, times=case.times)
         except RuntimeError as error:
-            case.worker.kill()
+            if not case.shared:
+                case.worker.kill()
             self.cases.remove(case)
-            self._leave_out(case.name, error)
+            self.leave_out(case.name, error)
         return None
 
     def close(self) -> None:
-        """Ends all workers."""
+        """Ends all workers, except shared ones, which drop their cases."""
         for case in self.cases:
+            self._end(case)
+
+    @staticmethod
+    def _end(case: Case) -> None:
+        if not case.shared:
             case.worker.close()
+        elif case.worker.alive:
+            with contextlib.suppress(RuntimeError):
+                case.worker.ask(_LEAST, do="drop", id=case.token)
 
 
 def tell(line: str) -> None:
@@ -326,21 +412,37 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _row(name, samples, base, key, units, facts) -> Row:
-    mine = [s[key] for s in samples]
-    ratios = sorted(b[key] / s[key] for s, b in zip(samples, base, strict=True))
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _row(
+    name: str,
+    processes: list[list[dict[str, float]]],
+    base: list[float],
+    key: str,
+    units: int,
+    facts: dict[str, Any],
+) -> Row:
+    """Returns a row from the samples of each process, and the times of the base in each round."""
+    mine = [sample[key] for samples in processes for sample in samples]
+    ratios = sorted(
+        b / sample[key] for samples in processes for sample, b in zip(samples, base, strict=True)
+    )
     median = statistics.median(mine)
     quarter = len(ratios) // 4
+    ms = lambda seconds: round(seconds * 1e3, 3)
     return Row(
         name,
-        round(median * 1e3, 3),
-        round(min(mine) * 1e3, 3),
-        round(statistics.median(s["wall"] for s in samples) * 1e3, 3),
+        ms(median),
+        ms(min(mine)),
+        ms(statistics.median(s["wall"] for samples in processes for s in samples)),
         round(statistics.median(ratios), 3),
         (round(ratios[quarter], 3), round(ratios[-1 - quarter], 3)),
         round(units / median, 1) if units else None,
         facts,
-        len(samples),
+        len(processes[0]),
+        tuple(ms(statistics.median(s[key] for s in samples)) for samples in processes),
     )
 
 
@@ -354,12 +456,14 @@ def _processor() -> dict[str, str]:
 
 def environment(packages: tuple[str, ...] = ("jax", "jaxlib", "flax", "optax")) -> dict[str, Any]:
     """Returns the machine, the versions and the commit of measurements."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-    ).stdout.strip()
+    commit = ""
+    with contextlib.suppress(OSError):  # a copy on a machine without git
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+        ).stdout.strip()
     said = _processor()
     return {
         "date": time.strftime("%Y-%m-%d"),

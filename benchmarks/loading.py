@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import tell
-from benchmarks.settings import GPT2, Settings
+from benchmarks.settings import Settings
+from benchmarks.sizes import GPT2
 
 __all__ = ["begin_at", "measure", "table", "write_gpt2"]
 

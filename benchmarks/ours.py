@@ -30,6 +30,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.placement import prepared
 from transformer_jax.training.objectives import sequence_to_sequence
@@ -54,7 +55,9 @@ def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, 
     )
 
 
-def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype="float32"):
+def train(
+    vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype="float32", options=None
+):
     """One AdamW step with label smoothing and clipping, without dropout, on full batches."""
     config = configuration(vocab, width, heads, layers, hidden, final=True)
     config = dataclasses.replace(config, compute=ComputeConfig(dtype=dtype))
@@ -65,7 +68,9 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
     inputs = lambda: {"source": draw(), "source_lengths": full}
     batches = [{"inputs": inputs(), "target": draw(), "lengths": full} for _ in range(8)]
     objective = sequence_to_sequence(BOS, 0.1, chunk=chunk)
-    return training_steps(model, objective, width, batches, weight_decay=0.01)
+    how: dict[str, Any] = {"weight_decay": 0.01, "options": options}
+    run, facts = training_steps(model, objective, width, batches, **how)
+    return run, facts | {"flops": training_flops(config, batch, length, length)}
 
 
 def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
@@ -108,10 +113,16 @@ def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
 
 
 def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beams, dtype="float32"):
-    """The loop of ``translate``: exactly ``new`` tokens per sentence."""
+    """The loop of ``translate``: exactly ``new`` tokens per sentence.
+
+    The weights are the peers' in ``folder``; without a folder they are random.
+    """
     config = configuration(vocab, width, heads, layers, hidden)
     config = dataclasses.replace(config, compute=ComputeConfig(dtype=dtype))
-    graph, params = load_marian(folder, config)
+    if folder is None:
+        graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
+    else:
+        graph, params = load_marian(folder, config)
     narrow = lambda a: a.astype(dtype) if a.ndim > 1 else a
     graph, params = prepared(graph, jax.tree.map(narrow, params))
     rng = np.random.default_rng(1)

@@ -18,7 +18,7 @@ from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.programs import Programs, PromptBatch
+from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -29,6 +29,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.placement import prepared
@@ -62,16 +63,23 @@ def configuration(
     )
 
 
-def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None, dtype="float32"):
-    """One AdamW step with clipping, on full rows."""
+def train(
+    vocab, width, heads, layers, context, batch, gelu="exact", chunk=None, dtype="float32",
+    compute=None, options=None,
+):  # fmt: skip
+    """One AdamW step with clipping, on full rows; ``compute`` has further settings."""
     config = configuration(vocab, width, heads, layers, context, gelu, dtype)
+    config = dataclasses.replace(
+        config, compute=dataclasses.replace(config.compute, **(compute or {}))
+    )
     model = Decoder(config, rngs=nnx.Rngs(0))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(0, vocab, (batch, context)).astype(np.int32)
     ones = np.ones((batch, context), np.float32)
     batches = [{"tokens": draw(), "targets": draw(), "weights": ones} for _ in range(8)]
-    how: dict[str, Any] = {"beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
-    return training_steps(model, language_model(chunk=chunk), width, batches, **how)
+    how: dict[str, Any] = {"beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1, "options": options}
+    run, facts = training_steps(model, language_model(chunk=chunk), width, batches, **how)
+    return run, facts | {"flops": training_flops(config, batch, context)}
 
 
 def resized(config: TransformerConfig, vocab: int, width: int, heads: int, layers: int):
@@ -86,8 +94,8 @@ def resized(config: TransformerConfig, vocab: int, width: int, heads: int, layer
     )
 
 
-def decode(preset, batch, prompt, new, dtype="float32", **size):
-    """The program of ``DecoderLanguageModel``: prompts, then exactly ``new`` tokens each."""
+def decode(preset, batch, prompt, new, beams=1, dtype="float32", **size):
+    """The programs of ``DecoderLanguageModel``: prompts, then exactly ``new`` tokens each."""
     config = resized(PRESETS[preset], **size) if size else PRESETS[preset]
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
@@ -98,13 +106,23 @@ def decode(preset, batch, prompt, new, dtype="float32", **size):
     programs = Programs(graph, SpecialTokens(end, 0, (end,)))
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, end, (batch, prompt)).astype(np.int32)
+    if beams > 1:
+        run = _beam_search(programs, params, tokens, new, beams, config.vocab_size)
+    else:
+        run = _greedy_search(programs, params, tokens, new, config.vocab_size)
+    run(1)
+    return run, {"weight_bytes": sum(a.nbytes for a in jax.tree.leaves(params))}
+
+
+def _greedy_search(programs, params, tokens, new, vocab):
+    batch, prompt = tokens.shape
     starts, before = np.zeros((2, batch), np.int32)
     limits = np.full(batch, new, np.int32)
     prompts = PromptBatch(tokens, starts, limits, before)
     size = 64 * -(-(prompt + new) // 64)
     until, most = np.int32(new), max(new, 64)
     plain = GenerationConfig(normalization="none")
-    plan, values = search_settings(plain, programs.special, vocab=config.vocab_size, length=most)
+    plan, values = search_settings(plain, programs.special, vocab=vocab, length=most)
     how: Any = {"plan": plan, "values": values}
 
     def run(times):
@@ -115,8 +133,22 @@ def decode(preset, batch, prompt, new, dtype="float32", **size):
             out = np.asarray(at.tokens)[:new, :, 0].T
         return out[0, :8].tolist()
 
-    run(1)
-    return run, {"weight_bytes": sum(a.nbytes for a in jax.tree.leaves(params))}
+    return run
+
+
+def _beam_search(programs, params, tokens, new, beams, vocab):
+    batch, most = len(tokens), new + 1  # one more step, for the end
+    config = GenerationConfig(num_beams=beams, normalization="power", min_length=most)
+    plan, values = search_settings(config, programs.special, vocab=vocab, length=most)
+    prompts = SearchPrompts(tokens, np.zeros(batch, np.int32), np.full(batch, most, np.int32))
+
+    def run(times):
+        for _ in range(times):
+            found = programs.search(params, prompts, plan=plan, values=values, length=most)
+            out = np.asarray(found.tokens)[:, 0, :new]
+        return out[0, :8].tolist()
+
+    return run
 
 
 def floor(size, new):

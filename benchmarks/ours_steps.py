@@ -1,7 +1,7 @@
 """Training steps of our cases: one compiled program, on batches in turn."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ def training_steps(
     width: int,
     batches: Sequence[Any],
     partition: Partition = EVERYTHING,
+    options: Mapping[str, Any] | None = None,
     **adamw: float,
 ) -> tuple[Callable[[int], float], dict[str, int]]:
     """Returns a function that takes steps of AdamW with clipping, and facts of the model.
@@ -35,6 +36,7 @@ def training_steps(
         width: Model dimension, for the learning rate.
         batches: Batches to use in turn; the first compiles the program.
         partition: The trained parameters.
+        options: Options of the compiler.
         adamw: Settings of the optimizer.
     """
     model = with_attention_kernels(model, jax.devices()[0])
@@ -47,7 +49,8 @@ def training_steps(
     )
     tx = make_optimizer(rate, width, 1000, params=trained)
     merge = functools.partial(partition.merge, graph)
-    step = jax.jit(make_step(objective, tx, merge), donate_argnums=0)
+    how = dict(options) if options else None
+    step = jax.jit(make_step(objective, tx, merge), donate_argnums=0, compiler_options=how)
     first = TrainState(jnp.int32(0), params, tx.init(params), None)
     state, _ = step(first, frozen, batches[0], None)
     held = {"state": state, "at": 0}

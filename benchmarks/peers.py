@@ -175,9 +175,10 @@ def _source(vocab, batch, length):
 
 
 def generate(
-    folder, vocab, width, heads, layers, hidden, batch, length, new, beams, dtype="float32"
-):
-    """Hugging Face ``generate``: exactly ``new`` tokens per sentence."""
+    folder, vocab, width, heads, layers, hidden, batch, length, new, beams, dtype="float32",
+    cache=None,
+):  # fmt: skip
+    """Hugging Face ``generate``: exactly ``new`` tokens per sentence; a static cache compiles."""
     model = marian(folder, vocab, width, heads, layers, hidden).to(DEVICE, getattr(torch, dtype))
     source = torch.from_numpy(_source(vocab, batch, length)).to(DEVICE)
 
@@ -191,6 +192,7 @@ def generate(
                 do_sample=False,
                 min_new_tokens=new,
                 max_new_tokens=new,
+                cache_implementation=cache,
             )
         return out[:, 1:].tolist()
 
@@ -209,7 +211,7 @@ def ctranslate2(
         _convert(weights, where, vocab, width, heads, layers)
     translator = ctranslate2.Translator(
         str(where),
-        device="cpu",
+        device=DEVICE,
         inter_threads=1,
         intra_threads=THREADS,
         compute_type=precision,

@@ -120,7 +120,7 @@ def _prompts(batch: int, length: int, vocab: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, vocab - 1, (batch, length))
 
 
-def generate(batch, prompt, new, dtype="float32", cache=None, **size):
+def generate(batch, prompt, new, beams=1, dtype="float32", cache=None, **size):
     """Hugging Face ``generate``: exactly ``new`` tokens per prompt; a static cache compiles it."""
     model = gpt2(**size, dtype=dtype)
     ids = torch.from_numpy(_prompts(batch, prompt, size["vocab"])).to(DEVICE)
@@ -130,8 +130,9 @@ def generate(batch, prompt, new, dtype="float32", cache=None, **size):
     def run(times):
         for _ in range(times):
             out = model.generate(
-                input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=size["vocab"] - 1,
-                min_new_tokens=new, max_new_tokens=new, cache_implementation=cache,
+                input_ids=ids, attention_mask=mask, do_sample=False, num_beams=beams,
+                pad_token_id=size["vocab"] - 1, min_new_tokens=new, max_new_tokens=new,
+                cache_implementation=cache,
             )  # fmt: skip
         assert out.shape[1] == prompt + new
         return out[0, prompt:][:8].tolist()
@@ -162,7 +163,7 @@ def _convert(folder: str, size: dict[str, Any]) -> Path:
     where = Path(folder) / "ctranslate2"
     if not where.exists():
         loader = GPT2Loader()
-        spec = loader.get_model_spec(gpt2(**size))
+        spec = loader.get_model_spec(gpt2(**size).cpu())
         spec.register_vocabulary([f"t{i}" for i in range(size["vocab"] - 1)] + ["<|endoftext|>"])
         for name in ("bos_token", "eos_token", "unk_token"):
             setattr(spec.config, name, "<|endoftext|>")
@@ -173,13 +174,13 @@ def _convert(folder: str, size: dict[str, Any]) -> Path:
     return where
 
 
-def ctranslate2(folder, batch, prompt, new, precision="float32", **size):
+def ctranslate2(folder, batch, prompt, new, beams=1, precision="float32", **size):
     """CTranslate2: exactly ``new`` tokens per prompt."""
     import ctranslate2
 
     generator = ctranslate2.Generator(
         str(_convert(folder, size)),
-        device="cpu",
+        device=DEVICE,
         inter_threads=1,
         intra_threads=THREADS,
         compute_type=precision,
@@ -189,7 +190,7 @@ def ctranslate2(folder, batch, prompt, new, precision="float32", **size):
     def run(times):
         for _ in range(times):
             out = generator.generate_batch(
-                tokens, max_batch_size=0, beam_size=1, sampling_topk=1, min_length=new,
+                tokens, max_batch_size=0, beam_size=beams, sampling_topk=1, min_length=new,
                 max_length=new, include_prompt_in_result=False,
             )  # fmt: skip
         assert all(len(one.sequences_ids[0]) == new for one in out)

@@ -14,12 +14,13 @@
     python -m benchmarks frozen-base
     python -m benchmarks load
 
+The benchmarks of a GPU are ``python -m benchmarks gpu``.
+
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
 speeds relative to the base case, as medians over rounds. Progress is printed on stderr. Cases that
 are not installed, or take longer than --patience, are skipped with a note. A table takes about
 --minutes, by default 2, and a command has one to eight tables; slower compilers of peers are
-stopped. With --device gpu, train, decode, language-train and language-decode measure wall time on a
-GPU, in bfloat16, with 10 minutes per table.
+stopped.
 """
 
 import dataclasses
@@ -29,12 +30,12 @@ from typing import Any
 
 import tyro
 
-from benchmarks import loading, suite_gpu
+from benchmarks import loading
 from benchmarks.harness import table
 from benchmarks.recurrent import recurrent
-from benchmarks.settings import GPT2, Settings, Table
+from benchmarks.settings import Settings, Table
+from benchmarks.sizes import GPT2
 from benchmarks.stored import keep
-from transformer_jax.core.errors import ConfigError
 
 PEERS = "benchmarks.peers"
 OURS_LANGUAGE = "benchmarks.ours_language"
@@ -62,14 +63,8 @@ LLAMA = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
 
 
 def train(settings: Settings) -> list[Table]:
-    """A training step on 64 pairs of 32 + 32 tokens; on a GPU, of Transformer-base on 384 of 64."""
-    on_gpu = settings.device == "gpu"
-    work = (
-        {**suite_gpu.BASE, "batch": 384, "length": 64}
-        if on_gpu
-        else {**SIZE, "batch": 64, "length": 32}
-    )
-    arguments = settings.size(**work)
+    """A training step on 64 pairs of 32 + 32 tokens."""
+    arguments = settings.size(**SIZE, batch=64, length=32)
     batch, length = arguments["batch"], arguments["length"]
     title = f"seq2seq training step, {batch} pairs of {length} + {length} tokens"
     bench = settings.bench(title)
@@ -87,10 +82,6 @@ def train(settings: Settings) -> list[Table]:
         "torch.nn.Transformer, compiled": compiled,
         "torch.nn.Transformer, compiled, bfloat16": compiled | narrow,
     }
-    if on_gpu:
-        ours, theirs = suite_gpu.narrow(ours), suite_gpu.narrow(theirs)
-        ours["transformer_jax, bfloat16, logits held"] = narrow | {"chunk": 0}
-        base = f"{base}, bfloat16"
     for name, more in ours.items():
         bench.add(name, "train", arguments | more)
     for name, more in theirs.items():
@@ -101,12 +92,7 @@ def train(settings: Settings) -> list[Table]:
 
 
 def decode(settings: Settings) -> list[Table]:
-    """32 new tokens for sentences of 32, greedily and with 4 beams, for batches of 1 and 32.
-
-    On a GPU, Transformer-base in bfloat16, for a batch of 128 too.
-    """
-    if settings.device == "gpu":
-        return suite_gpu.decode(settings)
+    """32 new tokens for sentences of 32, greedily and with 4 beams, for batches of 1 and 32."""
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, beams in ((1, 1), (1, 4), (32, 1), (32, 4)):
@@ -129,7 +115,7 @@ def decode(settings: Settings) -> list[Table]:
 
 
 def language_train(settings: Settings) -> list[Table]:
-    """A training step of nanoGPT's model, small and medium; on a GPU, of GPT-2's smallest size."""
+    """A training step of nanoGPT's model, small and medium."""
     tables = []
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
     tanh, compiled, narrow = {"gelu": "tanh"}, {"compiled": True}, {"dtype": "bfloat16"}
@@ -141,14 +127,7 @@ def language_train(settings: Settings) -> list[Table]:
         "compiled, bfloat16": compiled | narrow,
     }
     ours: dict[str, dict[str, Any]] = {"": {}, ", tanh GELU": tanh, ", bfloat16": narrow}
-    sizes = [("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)]
-    base = "eager"
-    if settings.device == "gpu":
-        ours, theirs, base = suite_gpu.narrow(ours), suite_gpu.narrow(theirs), "eager, bfloat16"
-        ours[", bfloat16, logits held"] = narrow | {"chunk": 0}
-        gpt2 = GPT2 | {"vocab": 50_304, "context": 1024, "batch": 16}
-        sizes = [("GPT-2 small", gpt2, 4)]
-    for name, full, times in sizes:
+    for name, full, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
         size = settings.size(**full)
         what = f"{size['batch']} texts of {size['context']}"
         table_title = f"language model training step, {name}, {what}"
@@ -158,19 +137,14 @@ def language_train(settings: Settings) -> list[Table]:
             bench.add(f"transformer_jax{title}", "train", given, times=times, module=OURS_LANGUAGE)
         for title, more in theirs.items():
             bench.add(f"nanoGPT, {title}", "train", size | more, times=times, **peer)
-        rows = bench.measure(settings.turns, size["batch"] * size["context"], f"nanoGPT, {base}")
+        rows = bench.measure(settings.turns, size["batch"] * size["context"], "nanoGPT, eager")
         bench.close()
         tables.append((table_title, rows, "tokens"))
     return tables
 
 
 def language_decode(settings: Settings) -> list[Table]:
-    """GPT-2 small: 64 greedy tokens after prompts of 32, and reading longer prompts.
-
-    On a GPU, in bfloat16, 256 tokens for batches of 1 and 32.
-    """
-    if settings.device == "gpu":
-        return [suite_gpu.language_decode(settings, batch) for batch in (1, 32)]
+    """GPT-2 small: 64 greedy tokens after prompts of 32, and reading longer prompts."""
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 128, 1), (1, 512, 1)):
@@ -364,10 +338,6 @@ RUNS = {
 def main() -> None:
     """Runs one benchmark and stores its result."""
     settings = tyro.cli(Settings, prog="python -m benchmarks", description=__doc__)
-    if settings.device == "gpu" and settings.what not in suite_gpu.ON_GPUS:
-        raise ConfigError(
-            f"--device gpu: {settings.what}: allowed are {', '.join(suite_gpu.ON_GPUS)}"
-        )
     found: dict[str, Any] = {}
     if settings.what == "load":
         found = loading.measure(settings)

@@ -14,7 +14,8 @@ import pytest
 
 from benchmarks.harness import TREE, Bench, Limits
 from benchmarks.ours_language import decode
-from benchmarks.settings import GPT2, Settings, What
+from benchmarks.settings import Settings, What
+from benchmarks.sizes import GPT2
 from transformer_jax.cli.process import guarded
 from transformer_jax.core.errors import DataError
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import encoder_texts as data
-from benchmarks import suite, suite_gpu
-from benchmarks.harness import TREE, Bench, Case, Limits, Worker
+from benchmarks import suite
+from benchmarks.harness import TREE, Bench, Case, Worker
 from benchmarks.settings import Settings
-from transformer_jax.core.errors import ConfigError
 
 TINY = Settings("embed", tiny=True).size(**suite.BERT_SMALL)
 
@@ -106,30 +105,27 @@ def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
         worker.close()
 
 
-def test_what_is_not_measured_on_gpus_is_refused(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "embed", "--device", "gpu"])
-    with pytest.raises(ConfigError, match="embed: allowed are train, decode, language-train"):
-        suite.main()
-
-
-def test_cases_on_gpus_are_in_bfloat16_and_have_time_to_compile():
-    cases = {"wide": {}, "narrow": {"dtype": "bfloat16"}}
-    assert suite_gpu.narrow(cases) == {"narrow": {"dtype": "bfloat16"}}
-    assert Settings("train", device="gpu").limits == Limits(300.0, 600.0)
-    assert Settings("train").limits == Limits(60.0, 120.0)
-    assert Settings("train", patience=5.0, minutes=1.0, device="gpu").limits == Limits(5.0, 60.0)
-    assert Settings("train", patience=0.0, minutes=0.0).limits == Limits(0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "name"),
-    [
-        ("NVIDIA H200, 580.159.04", "h200"),
-        ("NVIDIA H100 80GB HBM3, 580.159.04", "h100"),
-        ("NVIDIA Graphics Device, 580.159.04", "gpu"),
-        ("Tesla V100-SXM2-16GB, 535.54.03", "v100"),
-        ("NVIDIA GeForce RTX 4090, 580.159.04", "4090"),
-    ],
-)
-def test_files_of_results_have_the_name_of_the_gpu(gpu, name):
-    assert suite_gpu.short_name(gpu) == name
+def test_a_program_in_two_processes_is_one_row_with_the_median_of_each():
+    bench, lines = Bench(), []
+    bench._record = lambda **values: lines.append(values)
+    bench.cases = [
+        Case("theirs", Scripted([9, 4, 4, 8], [0] * 4), "0", {}, 1),
+        Case("ours", Scripted([9, 2, 2, 2], [0] * 4), "1", {"first": True}, 1),
+        Case("ours", Scripted([9, 1, 1, 1], [0] * 4), "2", {}, 1),
+    ]
+    theirs, ours = bench.measure(3, 100, "theirs")
+    assert theirs.process_ms == (4000.0,)
+    assert ours.process_ms == (2000.0, 1000.0)
+    assert (ours.ms, ours.rounds, ours.facts) == (1500.0, 3, {"first": True})
+    assert sorted([2, 2, 4, 4, 4, 8])[2:4] == [4, 4]
+    assert ours.ratio == 4.0
+    # Nine samples, each as soon as it is measured.
+    assert [line["round"] for line in lines] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert {line["process"] for line in lines if line["case"] == "ours"} == {"1", "2"}
+    # The base has the median of its processes in each round: 1.5 seconds.
+    bench.cases = [
+        Case("ours", Scripted([9, 2], [0] * 2), "1", {}, 1),
+        Case("ours", Scripted([9, 1], [0] * 2), "2", {}, 1),
+        Case("theirs", Scripted([9, 3], [0] * 2), "0", {}, 1),
+    ]
+    assert bench.measure(1, 100, "ours")[1].ratio == 0.5
