@@ -133,3 +133,27 @@ def test_a_number_that_lies_apart_costs_no_precision(monkeypatch, platform):
     wanted = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-5)
     found = layer_norm(jnp.asarray(row), jnp.ones(768), None, 1e-5)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.parametrize("shape", [(1,), (768,), (1, 5), (40, 3, 768)])
+@pytest.mark.quick("shape3-layer_norm", "shape0-rms_norm")
+def test_gradients_by_sums_of_squares_are_those_of_the_formula(monkeypatch, norm, shape):
+    """Rows of bfloat16 lie up to 64 standard deviations from 0, or are constant."""
+    x, g = normals(shape, shape, seed=4)
+    gain, bias = normals(shape[-1:], shape[-1:], seed=5)
+    if len(shape) == 3:
+        shift = np.repeat([0.0, 4.0, 16.0, 64.0], len(x) // 4).astype(np.float32)[:, None, None]
+        x = (x + shift).at[1, 1].set(7.0).at[2].set(0.0)
+    low = x.astype(jnp.bfloat16), gain, g.astype(jnp.bfloat16)
+    rest = {layer_norm: (bias, 1e-5), rms_norm: (1e-5,)}[norm]
+
+    def gradients(platform, x, gain, g):
+        trace_for(monkeypatch, platform)
+        return value_and_pullback(lambda x, gain: norm(x, gain, *rest), g, x, gain)
+
+    (y, (dx, dgain)), wanted = gradients("cuda", *low), gradients("tpu", *low)
+    np.testing.assert_array_equal(y, wanted[0])
+    np.testing.assert_array_equal(dx, wanted[1][0])
+    scale = jnp.abs(wanted[1][1]).max() + 1e-3
+    np.testing.assert_allclose(dgain / scale, wanted[1][1] / scale, atol=2e-4)

@@ -196,18 +196,52 @@ def _layer_norm(x: Array, gain: Array, bias: Array | None, eps: float) -> Array:
 
 
 def _layer_forward(x: Array, gain: Array, bias: Array | None, eps: float) -> tuple[Array, Saved]:
-    n, means, scale = _standard(x, eps)
-    return _scaled(n, gain, bias, x.dtype), (x, means, scale, gain, bias)
+    n, *statistics = _standard(x, eps)
+    return _scaled(n, gain, bias, x.dtype), (x, statistics, gain, bias)
 
 
 def _layer_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array, Array | None]:
-    x, (mean, rest), scale, gain, bias = saved
-    n = ((widen(x) - mean) - rest) * scale
-    g = widen(g)
-    h = g * as_row(gain, n)
-    dx = scale * (h - mean_of_rows(h) - n * mean_of_rows(h * n))
+    x, statistics, gain, bias = saved
+    given = x, statistics, gain, widen(g), eps
+    if x.dtype == jnp.bfloat16:
+        dx, dgain = lax.platform_dependent(
+            *given, cuda=_layer_gradients_by_sums, default=_layer_gradients
+        )
+    else:
+        dx, dgain = _layer_gradients(*given)
     dbias = None if bias is None else sum_rows(g, bias.dtype)
-    return dx.astype(x.dtype), sum_rows(g * n, gain.dtype), dbias
+    return dx.astype(x.dtype), dgain.astype(gain.dtype), dbias
+
+
+def _layer_gradients(
+    x: Array, statistics: Saved, gain: Array, g: Array, eps: float
+) -> tuple[Array, Array]:
+    (mean, rest), scale = statistics
+    n = ((widen(x) - mean) - rest) * scale
+    return _layer_slope(n, scale, g * as_row(gain, n)), sum_rows(g * n)
+
+
+def _layer_slope(n: Array, scale: Array, h: Array) -> Array:
+    return scale * (h - mean_of_rows(h) - n * mean_of_rows(h * n))
+
+
+def _layer_gradients_by_sums(
+    x: Array, statistics: Saved, gain: Array, g: Array, eps: float
+) -> tuple[Array, Array]:
+    """The same, where each kernel of XLA:GPU reads ``x`` and ``g`` and writes only its result.
+
+    One kernel normalizes a row again and computes its ``dx``; a barrier keeps it from waiting for
+    statistics. Those for ``dgain`` are sums of ``x`` and ``x²`` that the kernel that made ``x``
+    adds up: their difference loses ``μ² / σ²`` rounding errors of float32, in bfloat16 rows at most
+    as much as the rounding of the rows.
+    """
+    n, _, scale = _standard(lax.optimization_barrier(x), eps)
+    dx = _layer_slope(n, scale, g * as_row(gain, n))
+    x, D = widen(x), x.shape[-1]
+    sums = x.sum(-1, keepdims=True), jnp.square(x).sum(-1, keepdims=True)
+    mean, square = (one / D for one in lax.optimization_barrier(sums))
+    scale = lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + eps)
+    return dx, sum_rows(g * ((x - mean) * scale))
 
 
 _layer_norm.defvjp(_layer_forward, _layer_backward)
@@ -250,10 +284,31 @@ def _rms_forward(x: Array, gain: Array, eps: float) -> tuple[Array, Saved]:
 
 def _rms_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array]:
     x, scale, gain = saved
-    n, g = widen(x) * scale, widen(g)
-    h = g * as_row(gain, n)
-    dx = scale * (h - n * mean_of_rows(h * n))
-    return dx.astype(x.dtype), sum_rows(g * n, gain.dtype)
+    dx, dgain = lax.platform_dependent(
+        x, scale, gain, widen(g), eps, cuda=_rms_gradients_by_sums, default=_rms_gradients
+    )
+    return dx.astype(x.dtype), dgain.astype(gain.dtype)
+
+
+def _rms_gradients(
+    x: Array, scale: Array, gain: Array, g: Array, eps: float
+) -> tuple[Array, Array]:
+    n = widen(x) * scale
+    return _rms_slope(n, scale, g * as_row(gain, n)), sum_rows(g * n)
+
+
+def _rms_slope(n: Array, scale: Array, h: Array) -> Array:
+    return scale * (h - n * mean_of_rows(h * n))
+
+
+def _rms_gradients_by_sums(
+    x: Array, scale: Array, gain: Array, g: Array, eps: float
+) -> tuple[Array, Array]:
+    """The same in other kernels: see :func:`_layer_gradients_by_sums`."""
+    n, scale = _unit(lax.optimization_barrier(x), eps)
+    dx = _rms_slope(n, scale, g * as_row(gain, n))
+    square = lax.optimization_barrier(jnp.square(widen(x)).sum(-1, keepdims=True)) / x.shape[-1]
+    return dx, sum_rows(g * (widen(x) * lax.rsqrt(square + eps)))
 
 
 _rms_norm.defvjp(_rms_forward, _rms_backward)
