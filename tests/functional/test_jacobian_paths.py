@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec
 
 from tests.drawing import normals
 from transformer_jax.core.errors import ArgumentError
@@ -16,6 +18,7 @@ from transformer_jax.functional.jacobian_paths import (
     copies_needed,
     dependence,
     path_length,
+    product_flops,
     sequential_depth,
 )
 from transformer_jax.functional.recurrent import CELLS, recur
@@ -78,3 +81,44 @@ def test_steps_that_do_not_wait_for_each_other_are_one():
 def test_a_loop_without_a_fixed_end_is_refused():
     with pytest.raises(ArgumentError, match="no fixed number of steps"):
         sequential_depth(lambda x: lax.while_loop(lambda x: x < 3, lambda x: x + 1, x), 0)
+
+
+def by_xla(function, *inputs):
+    return jax.jit(function).lower(*inputs).cost_analysis()["flops"]
+
+
+def test_products_cost_what_xla_counts():
+    x, kernel, taps = normals((2, 6, 4), (2, 4, 5), (3, 2, 8))
+    product = lambda x: jnp.einsum("bmk,bkn->bmn", x, kernel)
+    assert product_flops(product, x) == by_xla(product, x) == 2 * 2 * 6 * 4 * 5
+    assert product_flops(jax.vmap(jnp.dot), x[0], x[0]) == 2 * 6 * 4
+    grouped = lambda x: lax.conv_general_dilated(
+        x, taps, (1,), "VALID", feature_group_count=2, dimension_numbers=("NWC", "WIO", "NWC")
+    )
+    assert product_flops(grouped, x) == by_xla(grouped, x) == 2 * (2 * 4 * 8) * 3 * 2
+    back = lambda x: jax.grad(lambda x: product(x).sum())(x)
+    assert product_flops(back, x) == 2 * product_flops(product, x)  # sum leaves the forward pass
+
+
+def test_every_step_of_a_loop_counts_and_what_is_called_counts_as_itself():
+    x, kernel = normals((6, 4), (4, 4))
+    once = lambda x: x @ kernel
+    one = product_flops(once, x)
+    chain = lambda x: lax.scan(lambda h, _: (once(h), None), x, length=5)[0]
+    assert product_flops(chain, x) == 5 * one
+    assert product_flops(lambda x: lax.map(lambda row: row @ kernel, x), x) == one
+    either = lambda x: lax.cond(x[0, 0] > 0, lambda x: once(once(x)), once, x)
+    assert product_flops(jax.jit(jax.checkpoint(either)), x) == 2 * one
+    block = lambda out, x, w: out.__setitem__(..., x[...] @ w[...])
+    rows = pl.pallas_call(
+        lambda x, w, out: block(out, x, w),
+        jax.ShapeDtypeStruct((6, 4), x.dtype),
+        grid=(3,),
+        in_specs=[pl.BlockSpec((2, 4), lambda i: (i, 0)), pl.BlockSpec((4, 4), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((2, 4), lambda i: (i, 0)),
+    )
+    assert product_flops(rows, x, kernel) == one
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = PartitionSpec("data")
+    parts = jax.shard_map(once, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert product_flops(parts, x) == one

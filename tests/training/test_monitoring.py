@@ -124,6 +124,13 @@ def test_flops_are_known_on_every_device_and_computed_once_for_each_shape():
     assert Rates([device()]).flops(batches[0]) is None
 
 
+def test_flops_are_counted_only_where_they_are_not_known_and_the_peak_is():
+    counted = {"trace": lambda batch: 8.0}
+    assert Rates([device("cpu")], **counted).flops({}) is None
+    assert Rates([device()], **counted).flops({}) == 8.0
+    assert Rates([device()], lambda batch: 5.0, **counted).flops({}) == 5.0
+
+
 def test_the_fullest_device_counts():
     devices = [device(peak_bytes_in_use=3), device(), device(peak_bytes_in_use=5)]
     assert peak_memory(devices) == {"peak_memory_bytes": 5}

@@ -19,7 +19,12 @@ from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.inference.loading import load
 from transformer_jax.interop.hf_run_directory import save_converted
+from transformer_jax.models.config import AttentionConfig, FeedForwardConfig
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.partition import EVERYTHING, Partition, merging, overlay, where
+from transformer_jax.models.presets import PRESETS
+from transformer_jax.models.transformer.models import Decoder
+from transformer_jax.parallel.device_catalog import DEVICES
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.placement import mesh_of
 from transformer_jax.parallel.settings import MeshConfig
@@ -31,6 +36,7 @@ from transformer_jax.runs.manifest import FROZEN
 from transformer_jax.runs.metrics import MetricsLog, read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.runs.verification import verify
+from transformer_jax.training.objectives import language_model
 from transformer_jax.training.settings import LoopConfig
 from transformer_jax.training.state import digest, split
 from transformer_jax.training.task import Data, Task
@@ -502,3 +508,25 @@ def test_a_failed_start_leaves_the_files_of_a_process_that_took_the_run_over(tmp
     MetricsLog(tmp_path / "metrics.jsonl").close()
     Checkpointer(tmp_path / "checkpoints").close()
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_task_of_ones_own_has_the_flops_of_its_kind(tmp_path, monkeypatch, capsys):
+    """They are within 3 % of the formula, for any number of micro-batches."""
+    B, T = 8, 64
+    config = dataclasses.replace(
+        PRESETS["gpt2_small"], vocab_size=512, d_model=128, decoder_layers=1,
+        attention=AttentionConfig(num_heads=2), feed_forward=FeedForwardConfig(d_ff=512),
+    )  # fmt: skip
+    tokens = np.zeros((B, T), np.int32)
+    make = lambda i: {
+        "tokens": tokens[i], "targets": tokens[i], "weights": tokens[i] + np.float32(1)
+    }  # fmt: skip
+    task = Task(
+        lambda rngs: Decoder(config, rngs=rngs), Data(ArrayPlan(B, B, 0), make), language_model()
+    )
+    kind = dataclasses.replace(DEVICES["h200"], kinds=(jax.devices()[0].device_kind,))
+    monkeypatch.setitem(DEVICES, "h200", kind)
+    trainer(tmp_path, task, accumulation=2, loop=LoopConfig()).fit(steps=1)
+    (record,) = (one for one in read_metrics(tmp_path / "metrics.jsonl") if "mfu" in one)
+    assert record["flops"] == pytest.approx(training_flops(config, B, T), rel=0.03)
+    assert "tokens/s  MFU" in capsys.readouterr().err

@@ -1,6 +1,7 @@
-"""Dependence of outputs on inputs, measured by the Jacobian."""
+"""Programs as traced: dependence of outputs on inputs, sequential depth, FLOPs of products."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
@@ -13,7 +14,10 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.array_arguments import real_arguments
 
-__all__ = ["copies_needed", "dependence", "gradient_norms", "path_length", "sequential_depth"]
+__all__ = [
+    "copies_needed", "dependence", "gradient_norms", "path_length", "product_flops",
+    "sequential_depth",
+]  # fmt: skip
 
 AT_ONCE = 16  # rows of the Jacobian
 PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -164,10 +168,8 @@ def _outputs(equation: core.JaxprEqn, inputs: list[int]) -> list[int]:
     if name == "cond":
         branches = [_depths(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
         return [max(inputs[0], *each) for each in zip(*branches, strict=True)]
-    for inner in params.values():
-        inner = getattr(inner, "jaxpr", inner)
-        if hasattr(inner, "eqns"):  # a function that is called
-            return _depths(inner, inputs)
+    for inner in [one for value in params.values() for one in _programs(value)]:
+        return _depths(inner, inputs)  # a function that is called
     return [max(inputs, default=0) + (name in PRODUCTS)] * len(equation.outvars)
 
 
@@ -191,6 +193,60 @@ def _scanned(equation: core.JaxprEqn, inputs: list[int]) -> list[int]:
         carry = found[:carries]
         stacked = [max(pair) for pair in zip(stacked, found[carries:], strict=True)]
     return [*carry, *stacked]
+
+
+def product_flops(function: Callable[..., PyTree], *inputs: PyTree) -> float:
+    """Counts the FLOPs of all matrix products and convolutions: ``2 m k n`` of [m, k] by [k, n].
+
+    They are read from the traced program; nothing is compiled. Unlike in XLA's cost analysis, each
+    step of a scan counts, and so does each program of a Pallas kernel and each device of a
+    ``shard_map``. A loop whose length depends on data counts once, and a condition as its dearest
+    branch. Repetitions by ``jax.checkpoint`` count; kernels of libraries, such as cuDNN's, do not.
+
+    Args:
+        function: The function to trace.
+        inputs: Its arguments: arrays, or shapes.
+
+    Example:
+        >>> x = jnp.ones((4, 4))
+        >>> product_flops(lambda x: lax.scan(lambda y, _: (y @ y, None), x, length=3)[0], x)
+        384.0
+    """
+    return float(_flops(jax.make_jaxpr(function)(*inputs).jaxpr))
+
+
+def _flops(program: core.Jaxpr) -> int:
+    return sum(_flops_of(equation) for equation in program.eqns)
+
+
+def _flops_of(equation: core.JaxprEqn) -> int:
+    name, params, shape = equation.primitive.name, equation.params, lambda x: x.aval.shape
+    if name in PRODUCTS:
+        right, out = shape(equation.invars[1]), math.prod(shape(equation.outvars[0]))
+        if name == "dot_general":
+            (_, summed), _ = params["dimension_numbers"]
+            return 2 * out * math.prod(right[axis] for axis in summed)
+        outputs = right[params["dimension_numbers"].rhs_spec[0]]
+        # A dilated input is mostly zeros.
+        return 2 * out * math.prod(right) // outputs // math.prod(params["lhs_dilation"])
+    inner = [_flops(one) for value in params.values() for one in _programs(value)]
+    match name:
+        case "cond":
+            return max(inner)
+        case "scan":
+            return params["length"] * sum(inner)
+        case "shard_map":
+            return params["mesh"].size * sum(inner)
+        case "pallas_call":
+            return math.prod(params["grid_mapping"].grid) * sum(inner)
+    return sum(inner)
+
+
+def _programs(value: PyTree) -> list[core.Jaxpr]:
+    """The programs in a parameter of an equation."""
+    several = value if isinstance(value, tuple | list) else [value]
+    inner = (getattr(one, "jaxpr", one) for one in several)
+    return [one for one in inner if isinstance(one, core.Jaxpr)]
 
 
 @real_arguments

@@ -40,18 +40,9 @@ from transformer_jax.training.state import abstract_parts, abstract_state
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 
 __all__ = [
-    "MARGIN",
-    "Program",
-    "What",
-    "compile_program",
-    "estimate_program",
-    "fits",
-    "kernels",
-    "measure",
-    "nearest_that_fits",
-    "plan",
-    "programs",
-]
+    "MARGIN", "Program", "What", "compile_program", "estimate_program", "fits", "kernels",
+    "measure", "nearest_that_fits", "plan", "programs",
+]  # fmt: skip
 
 Run = TypeVar("Run", bound=Trained)
 

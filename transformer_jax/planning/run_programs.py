@@ -40,15 +40,9 @@ from transformer_jax.recipes.settings import (
 )
 
 __all__ = [
-    "DecodingProgram",
-    "Shape",
-    "buckets",
-    "check_planned",
-    "decoding_program",
-    "decoding_shape",
-    "mesh_on",
-    "parts_of",
-]
+    "DecodingProgram", "Shape", "buckets", "check_planned", "decoding_program", "decoding_shape",
+    "mesh_on", "parts_of",
+]  # fmt: skip
 
 STEPS = 100_000  # for schedules; does not affect the size of a program
 

@@ -21,13 +21,8 @@ from transformer_jax.core.task_progress import duration, log
 from transformer_jax.parallel.device_catalog import DEVICES
 
 __all__ = [
-    "Profiler",
-    "Rates",
-    "Watchdog",
-    "peak_memory",
-    "slowest",
-    "writing_log",
-]
+    "Profiler", "Rates", "Watchdog", "peak_memory", "slowest", "writing_log",
+]  # fmt: skip
 
 _SMOOTHING = 0.95  # weight of earlier steps in a rate
 
@@ -164,6 +159,8 @@ class Rates:
         flops: Function from a batch to the FLOPs of a training step, by its shapes; None is
             unknown.
         counts: The unit of the weight of the loss, such as "tokens".
+        trace: The same function where ``flops`` is None, which takes time: it is called only if
+            the peak of the devices is known.
 
     Attributes:
         counts: The unit as a name of metrics: ``answer_tokens``.
@@ -174,12 +171,14 @@ class Rates:
         devices: Sequence[Device] = (),
         flops: Callable[[Mapping[str, PyTree]], float] | None = None,
         counts: str = "tokens",
+        trace: Callable[[Mapping[str, PyTree]], float] | None = None,
     ):
-        self._devices, self._flops = len(devices), flops
+        self._devices = len(devices)
         self.counts = counts.replace(" ", "_")
         kind = devices[0].device_kind if devices else ""
         types = (device for device in DEVICES.values() if kind in device.kinds)
         self._peak = next((device.flops for device in types), None)
+        self._flops = trace if flops is None and self._peak is not None else flops
         self._smooth: dict[str, float] = {}
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 

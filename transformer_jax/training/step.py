@@ -39,16 +39,9 @@ from transformer_jax.training.updates import (
 )
 
 __all__ = [
-    "Batch",
-    "Objective",
-    "Sums",
-    "add_sums",
-    "compile_eval",
-    "compile_step",
-    "make_eval_step",
-    "make_step",
-    "means",
-]
+    "Batch", "Objective", "Sums", "add_sums", "compile_eval", "compile_step", "make_eval_step",
+    "make_step", "means",
+]  # fmt: skip
 
 Number = Array | float
 

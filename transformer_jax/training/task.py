@@ -114,8 +114,9 @@ class Task:
         predictor: ``(model, tokenizer) -> predictor``, the result of
             ``transformer_jax.load(directory, task)``, such as a function of texts. The model is the
             objective's, without dropout.
-        flops: Function from a batch to the FLOPs of a training step, by its shapes; needed for MFU
-            in metrics and progress.
+        flops: Function from a batch to the FLOPs of a training step, by its shapes, for MFU in
+            metrics and progress. None counts the products of the traced step, if the peak of the
+            devices is known; the second forward pass of ``jax.checkpoint`` counts, too.
         counts: The unit of the weight of the training loss, for speeds: "tokens", "examples".
         regularization: Terms that only the training loss includes, such as "dropout", for messages
             and curves.

@@ -21,9 +21,10 @@ from transformer_jax.core.errors import CheckpointError, ConfigError, DataError,
 from transformer_jax.core.json_types import Json
 from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.task_progress import log, show_progress
+from transformer_jax.functional.jacobian_paths import product_flops
 from transformer_jax.models.layers.parameters import Parameters
 from transformer_jax.models.layers.surgery import with_attention_kernels
-from transformer_jax.models.partition import Graph
+from transformer_jax.models.partition import Graph, Merge
 from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import is_main_process, make_mesh, sync_global_devices
 from transformer_jax.parallel.process_consistency import check_same
@@ -52,7 +53,7 @@ from transformer_jax.training.state import (
     create_state,
     digest,
 )
-from transformer_jax.training.step import compile_step
+from transformer_jax.training.step import Step, compile_step
 from transformer_jax.training.task import Task
 from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
@@ -274,7 +275,10 @@ class Trainer(Configuration, group="training"):
                 step, self.batches, checkpointer, self.run.metrics, self.loop, self.metric,
                 make_validation(self.task, self.merge, self.on, step.frozen, shardings),
                 plan.steps_per_epoch,
-                Rates(list(self.on.devices.flat), self.task.flops, self.task.counts),
+                Rates(
+                    list(self.on.devices.flat), self.task.flops, self.task.counts,
+                    functools.partial(self._traced_flops, tx, shapes, frozen, key),
+                ),
                 self._curves(),
             )  # fmt: skip
             return fit(state, loop, steps=steps, start=start, padding=batches)
@@ -292,12 +296,28 @@ class Trainer(Configuration, group="training"):
     def _step(
         self, tx: optax.GradientTransformation, shardings: TrainState, frozen: PyTree
     ) -> PyTree:
-        raw = self.task.make_step(
-            self.task.objective, tx, self.merge,
-            accumulation=self.accumulation, ema_decay=self.ema_decay,
-        )  # fmt: skip
+        raw = self._raw_step(tx, self.merge)
         of_frozen = jax.tree.map(lambda leaf: leaf.sharding, frozen)
         return compile_step(raw, self.on, shardings, self.mode, frozen=of_frozen)
+
+    def _raw_step(self, tx: optax.GradientTransformation, merge: Merge) -> Step:
+        return self.task.make_step(
+            self.task.objective, tx, merge,
+            accumulation=self.accumulation, ema_decay=self.ema_decay,
+        )  # fmt: skip
+
+    def _traced_flops(
+        self,
+        tx: optax.GradientTransformation,
+        shapes: TrainState,
+        frozen: PyTree,
+        key: Key[Array, ""],
+        batch: Batch,
+    ) -> float:
+        """Traces a step on a batch and counts the FLOPs of its products."""
+        model = with_attention_kernels(nnx.eval_shape(self._model), None)
+        merge = functools.partial(self.task.partition.merge, nnx.graphdef(model))
+        return product_flops(self._raw_step(tx, merge), shapes, frozen, batch, key)
 
     def _checkpointer(self, scheme: str | None) -> Checkpointer:
         """Returns the checkpointer of the run, with the fields of its manifests."""

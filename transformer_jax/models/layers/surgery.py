@@ -1,5 +1,6 @@
 """Replacement of modules in any model: adapters, quantized weights, kernels of a device."""
 
+import dataclasses
 from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
@@ -63,7 +64,7 @@ def _set(module: nnx.Module, name: Hashable, child: nnx.Module) -> None:
         setattr(module, str(name), child)
 
 
-def with_attention_kernels(model: Model, device: OnPlatform) -> Model:
+def with_attention_kernels(model: Model, device: OnPlatform | None) -> Model:
     """Returns the model with the attention kernels of a device; ``model`` does not change.
 
     Modules with a method ``resolve_kernel``, such as :class:`.Attention`, choose their kernel here,
@@ -71,7 +72,8 @@ def with_attention_kernels(model: Model, device: OnPlatform) -> Model:
 
     Args:
         model: A module, real or abstract.
-        device: Device that the model will run on, such as the first of a mesh.
+        device: Device that the model will run on, such as the first of a mesh; None computes
+            attention by its formula on any device, so that a traced program shows its products.
 
     Example:
         >>> import jax
@@ -82,11 +84,16 @@ def with_attention_kernels(model: Model, device: OnPlatform) -> Model:
         >>> model.decoder.blocks[0].self_attention.attention.implementation
         'auto'
     """
-    platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
+    platform = getattr(device, "platform", "")
+    platform = {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
     capability = getattr(device, "compute_capability", None)
 
     def resolve(path: str, module: nnx.Module) -> None:
-        if hasattr(module, "resolve_kernel"):
+        if not hasattr(module, "resolve_kernel"):
+            return
+        if device is not None:
             module.resolve_kernel(platform, float(capability or 9.0))
+        elif hasattr(module, "attention"):
+            module.attention = dataclasses.replace(module.attention, implementation="xla")
 
     return replaced(model, resolve)
