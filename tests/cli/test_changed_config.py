@@ -9,7 +9,6 @@ from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.runs import manifest
-from transformer_jax.runs.config_guard import changed_config
 from transformer_jax.runs.manifest import steps
 from transformer_jax.runs.run_directory import RunDirectory
 
@@ -163,8 +162,8 @@ def test_a_group_that_is_no_object_is_named(sealed_run, tmp_path, run_command, g
         assert code in (2, 4), (command, err)
         assert "unexpected" not in err
     found = pytest.raises(CheckpointError, match=rf"config.json: {group} is .*: an object")
-    with changed_config(True), found:
-        RunDirectory(run).group(group)
+    with found:
+        RunDirectory(run, True).group(group)
 
 
 def test_groups_of_groups_are_read(tmp_path):

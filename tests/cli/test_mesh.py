@@ -9,6 +9,7 @@ import pytest
 import transformer_jax as tj
 from tests.cli.conftest import LESSON
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.inference.facts import Opening
 from transformer_jax.inference.pretrained import open_pretrained
 from transformer_jax.parallel.placement import mesh_of
 
@@ -107,4 +108,4 @@ def test_an_n_gram_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {"kind": "ngram"}}')
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match="n-gram model cannot run on a mesh"):
-        open_pretrained(tmp_path, mesh=tj.make_mesh(data=8))
+        open_pretrained(tmp_path, opening=Opening(mesh=tj.make_mesh(data=8)))

@@ -12,11 +12,11 @@ from tests.parity import layouts
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.encoders import pools_of, vectors_of
+from transformer_jax.inference.facts import Opening
 from transformer_jax.inference.pretrained import open_pretrained, read_facts
 from transformer_jax.interop.sentence_dense import copy_dense, read_dense
 from transformer_jax.interop.sentence_encoders import sentence_fields
 from transformer_jax.interop.tensor_files import open_tensors
-from transformer_jax.runs.config_guard import changed_config
 from transformer_jax.runs.run_directory import RunDirectory
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
@@ -580,8 +580,6 @@ def test_a_damaged_run_is_refused(plain, tmp_path, run_command, sentence):
     run = RunDirectory(tmp_path / "run")
     assert run_command("convert", plain, run.path)[0] == 0
     run.config.write_text(json.dumps(run.read_config() | {"sentence": sentence}))
-    with (
-        changed_config(True),
-        pytest.raises(CheckpointError, match="sentence must have a pooling and a length"),
-    ):
-        pools_of(read_facts(run.path), None)
+    facts = read_facts(run.path, opening=Opening(allow_changed=True))
+    with pytest.raises(CheckpointError, match="sentence must have a pooling and a length"):
+        pools_of(facts, None)

@@ -35,12 +35,13 @@ from transformer_jax.data.sources import Files, PairData, Splits, read_pairs, wi
 from transformer_jax.data.speech.recordings import SpeechSplits, read_manifest
 from transformer_jax.data.summaries import SummarySplits, read_summaries
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
+from transformer_jax.data.tokenizer_kind import Permission
 from transformer_jax.models.config import EmbeddingConfig, FeatureConfig, TransformerConfig
 from transformer_jax.models.presets import vit
 from transformer_jax.recipes.tasks.batching import TokenCache
 from transformer_jax.recipes.tasks.caption_task import captioning
 from transformer_jax.recipes.tasks.contrast_task import Towers, contrast
-from transformer_jax.recipes.tasks.fit import allowing, log_scored
+from transformer_jax.recipes.tasks.fit import log_scored
 from transformer_jax.recipes.tasks.instruction_task import log_chats
 from transformer_jax.recipes.tasks.labeled import labeled
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
@@ -71,9 +72,9 @@ def _aligned(path: Path) -> None:
     translation(Splits(read_pairs(files), None, {}), CONFIG, LETTERS)
 
 
-def _directions(pairs: Any) -> None:
+def _directions(pairs: Any, *allowed: Permission) -> None:
     pairs = read_pairs(Files(pairs=pairs))
-    tokenizer = tag_languages(LETTERS, dict.fromkeys(pairs.directions))
+    tokenizer = tag_languages(LETTERS, dict.fromkeys(pairs.directions)).allowing(*allowed)
     translation(Splits(pairs, None, {}), CONFIG, tokenizer)
 
 
@@ -229,8 +230,7 @@ def test_one_direction_among_many_is_refused(tmp_path):
     files = (f"de-en={tmp_path}/0/data.tsv", f"el-en={tmp_path}/1/data.tsv")
     with pytest.raises(DataError, match=r"100\.0% of the text of the source of el-en of "):
         _directions(files)
-    with allowing(unknown=True):
-        _directions(files)
+    _directions(files, "unknown")
 
 
 # Of two texts of a call, one has a letter that the tokenizers of the models do not know.

@@ -1,9 +1,7 @@
 """Texts that a tokenizer does not know, or does not restore, are counted, named and refused."""
 
 import dataclasses
-from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 import tokenizers
@@ -14,19 +12,20 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.core.old_names import current_config
 from transformer_jax.data import coverage
 from transformer_jax.data.coverage import text_coverage
+from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.labeled import LabeledSplits
 from transformer_jax.data.labeled_files import Sentences, Tagged
 from transformer_jax.data.squad import Questions, SquadAnswer
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
-from transformer_jax.inference.facts import Facts
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.recipes import driver
+from transformer_jax.recipes import denoising, driver, masked_lm
+from transformer_jax.recipes.language_evaluation import build_stores
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.settings import TokenizerConfig
+from transformer_jax.recipes.tasks import masked_lm_task
 from transformer_jax.recipes.tasks.batching import TokenCache
 from transformer_jax.recipes.tasks.fit import (
     Side,
-    allowing,
     check_restored,
     describe_unknown,
     log_scored,
@@ -99,8 +98,8 @@ def test_mostly_unknown_data_is_refused_unless_it_is_allowed(letters):
     refused = r"88\.9% of the text of the source of a\.tsv is unknown .*'α', 'β'.*kind bpe"
     with pytest.raises(DataError, match=refused):
         describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
-    with allowing(unknown=True):
-        assert "88.9%" in describe_unknown("a.tsv", side(letters, ["αβγδ e", "αβγδ"]))
+    allowed = side(letters.allowing("unknown"), ["αβγδ e", "αβγδ"])
+    assert "88.9%" in describe_unknown("a.tsv", allowed)
 
 
 def test_a_direction_that_is_unknown_is_refused_among_others_that_are_not(letters):
@@ -108,8 +107,8 @@ def test_a_direction_that_is_unknown_is_refused_among_others_that_are_not(letter
     whole = side(letters, [*LATIN * 9, *GREEK])._replace(texts=parts)
     with pytest.raises(DataError, match=r"100\.0% of the text of the source of en-el of a is"):
         describe_unknown("a", whole)
-    with allowing(unknown=True):
-        assert describe_unknown("a", whole) == ", unknown text: source 3.8%"
+    allowed = whole._replace(tokenizer=letters.allowing("unknown"))
+    assert describe_unknown("a", allowed) == ", unknown text: source 3.8%"
 
 
 def test_unknown_parts_of_a_template_are_told(letters, capsys):
@@ -132,9 +131,10 @@ def test_the_beginnings_of_long_texts_and_texts_at_equal_distances_are_read(lett
     assert text_coverage(["a" * 100, "\u03b2" * 100] * 2000, letters).share in (0, 0.5, 1)
 
 
-def tasks(letters):
+def tasks(letters, *allowed):
     """Ways to give a task texts that its tokenizer does not know."""
-    words = train_tokenizer("wordpiece", LATIN, 60, special=BERT_SPECIAL)
+    words = train_tokenizer("wordpiece", LATIN, 60, special=BERT_SPECIAL).allowing(*allowed)
+    letters = letters.allowing(*allowed)
     config = TransformerConfig(vocab_size=letters.vocab_size, d_model=8)
     encoder = dataclasses.replace(config, vocab_size=words.vocab_size, decoder_layers=0)
     classes = Sentences("file", GREEK, None, ["0", "1"])
@@ -155,11 +155,9 @@ def tasks(letters):
 
 @pytest.mark.parametrize("kind", ["source", "target", "classes", "tags", "text", "sentences"])
 def test_every_kind_of_data_is_checked(letters, kind, capsys):
-    make = tasks(letters)[kind]
     with pytest.raises(DataError, match=r"% of the text of .* is unknown"):
-        make()
-    with allowing(unknown=True, lossy=True):
-        make()
+        tasks(letters)[kind]()
+    tasks(letters, "unknown", "lossy")[kind]()
     assert "unknown text: " in capsys.readouterr().err
 
 
@@ -181,8 +179,7 @@ def test_targets_that_are_decoded_otherwise_are_refused(capsys):
     lossy = train_tokenizer("wordpiece", targets, 90, special=BERT_SPECIAL)
     with pytest.raises(DataError, match=r"restore 100\.0% of the targets of t: '\(x\)' becomes"):
         check_restored("t", targets, lossy)
-    with allowing(lossy=True):
-        check_restored("t", targets, lossy)
+    check_restored("t", targets, lossy.allowing("lossy"))
     assert "warning: the tokenizer does not restore" in capsys.readouterr().err
     check_restored("t", targets, train_tokenizer("wordpiece", targets, 90))
     check_restored("t", ["a  b", "e\u0301"], train_tokenizer("bpe", targets, 300))
@@ -224,25 +221,25 @@ def test_scores_name_unknown_tokens_and_never_refuse(letters, monkeypatch, tmp_p
     assert "warning: 100.0% of the text of the source of a.tsv" in said
 
     # A model is not lost at its end, whatever texts it is scored on.
-    trainer = SimpleNamespace(fit=lambda steps: describe_unknown("a", side(letters, GREEK)))
-    for name in ("tokenizer_of", "check_warmup", "_log_summary", "write_derived_settings"):
-        monkeypatch.setattr(driver, name, lambda *_: None)
-    for name in ("warn_slow_bfloat16", "with_step_intervals", "describe_batches"):
-        monkeypatch.setattr(driver, name, lambda run, *_: run)
-    monkeypatch.setattr(driver.checks, "check_rows", lambda *_: None)
-    monkeypatch.setattr(driver, "make_trainer", lambda *_: trainer)
-    plan = SimpleNamespace(steps_per_epoch=1)
-    made = SimpleNamespace(train=SimpleNamespace(plan=plan), settings=None)
-    monkeypatch.setattr(driver, "make_task", lambda *_: made)
-    trainer.on = SimpleNamespace(devices=np.array(jax.devices()))
-    run = RUNS["small"][1]
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=1))
-    assert driver.train(run, RunDirectory(tmp_path), None) == 0
+    letters.save(tmp_path / "tokenizer.json")
+    directory, greek = RunDirectory(tmp_path), as_documents(GREEK)
+    run = next(iter(named_runs("language_model").values()))[1]
+    assert len(build_stores(run, directory, {"test": greek})["test"].ids)
+    with pytest.raises(DataError, match="unknown"):
+        build_stores(run, directory, {"train": greek}, run.tokenizer.allowed)
 
-    recipe = SimpleNamespace(evaluate=lambda *_: len(trainer.fit(1)))
-    monkeypatch.setattr(driver, "get_recipe", lambda name: recipe)
-    stored = (tmp_path, "encoder-decoder", "translation", "a translator", None, {}, "bos", True)
-    assert driver.evaluate(SimpleNamespace(), Facts(*stored, None, None)) > 0
+    class ReadError(Exception):
+        pass
+
+    def read(texts, tokenizer, *_, **__):
+        describe_unknown("a", side(tokenizer, GREEK))
+        raise ReadError
+
+    monkeypatch.setattr(masked_lm_task, "build_sentence_store", read)
+    for name, recipe in (("masked_lm", masked_lm), ("denoising", denoising)):
+        run = next(iter(named_runs(name).values()))[1]
+        with pytest.raises(ReadError):
+            recipe.score(run, directory, TextSplits(greek, None, {}), letters, None)
 
 
 def test_a_run_is_refused_before_it_is_trained(tmp_path, capsys):
@@ -262,7 +259,8 @@ def test_the_settings_of_a_run_allow_it(monkeypatch, tmp_path):
     assert run.tokenizer == TokenizerConfig(vocab_size=None)
     old = current_config({"tokenizer": {"kind": "bpe"}})["tokenizer"]
     assert (old["allow_unknown"], old["allow_lossy"]) == (True, True)
-    monkeypatch.setattr(driver, "tokenizer_of", lambda run, directory: None)
+    letters = train_tokenizer("characters", LATIN, 40)
+    monkeypatch.setattr(driver, "tokenizer_of", lambda run, directory: letters)
     monkeypatch.setattr(driver.checks, "check_rows", lambda run: None)
 
     directory = RunDirectory(tmp_path)
@@ -271,8 +269,7 @@ def test_the_settings_of_a_run_allow_it(monkeypatch, tmp_path):
         pass
 
     def make_task(run, directory, tokenizer, data):
-        letters = train_tokenizer("characters", LATIN, 40)
-        describe_unknown("a", side(letters, GREEK))
+        describe_unknown("a", side(tokenizer, GREEK))
         raise MadeError
 
     monkeypatch.setattr(driver, "make_task", make_task)

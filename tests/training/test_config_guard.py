@@ -15,7 +15,7 @@ from transformer_jax.recipes.language_model import LanguageRun
 from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.translation import Run
 from transformer_jax.runs import manifest
-from transformer_jax.runs.config_guard import changed_config, differences, leaves
+from transformer_jax.runs.config_guard import differences, leaves
 from transformer_jax.runs.run_directory import RunDirectory
 
 RUNS = {"translator": Run, "language": LanguageRun, "encoder": PretrainRun, "task": FinetuneRun}
@@ -99,11 +99,12 @@ def test_a_changed_run_is_refused_wherever_it_is_read_unless_that_is_meant(tmp_p
     with pytest.raises(CheckpointError, match=f"{heads}: change it back$"):
         run.read_config()
     refused = pytest.raises(CheckpointError, match=f"{heads}.*give --allow-changed-config")
-    with changed_config(False), refused:
-        RunDirectory.open(run.path).read_config()
-    with changed_config(True), caplog.at_level(logging.WARNING):
-        assert run.read_config()["model"]["attention"]["num_heads"] == 4
-        run.read_config()
+    with refused:
+        RunDirectory.open(run.path, False).read_config()
+    meant = RunDirectory.open(run.path, True)
+    with caplog.at_level(logging.WARNING):
+        assert meant.read_config()["model"]["attention"]["num_heads"] == 4
+        meant.read_config()
     assert sum("num_heads is 4" in record.message for record in caplog.records) == 1
     with pytest.raises(CheckpointError, match=heads):
         run.read_config()

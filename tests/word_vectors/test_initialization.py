@@ -31,7 +31,6 @@ from transformer_jax.recipes.checks import validated_settings
 from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.freezing import load_pretrained
 from transformer_jax.recipes.registry import named_runs
-from transformer_jax.recipes.tasks.fit import allowing
 from transformer_jax.runs.checkpoint_reader import load_params
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
@@ -260,8 +259,8 @@ def test_runs_of_every_kind_begin_with_word_vectors(folder, file):
     directory = RunDirectory.create(str(folder / "run"))
     tokenizer.save(directory.tokenizer)
     made = [driver.make_task(encoder, directory, tokenizer, driver.open_data(encoder))]
-    with allowing(unknown=True):  # the words of the template
-        made.append(driver.make_task(answers, directory, tokenizer, None))
+    lenient = tokenizer.allowing("unknown")  # the words of the template
+    made.append(driver.make_task(answers, directory, lenient, None))
     for task in made:
         before = nnx.to_pure_dict(nnx.state(task.model(nnx.Rngs(0))))
         after = task.initial(before)

@@ -50,7 +50,7 @@ class Answer(PredictionCommand):
             raise DataError(f"--context {self.context}: no text: it is empty")
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         check_task(facts, "qa")
         predictor = task_runner(Pretrained.load(facts))
         none = number = 0

@@ -92,7 +92,7 @@ class Attention(AttentionFlags, LanguageFlags, CheckpointCommand):
         from transformer_jax.inference.pretrained import read_facts
         from transformer_jax.recipes.registry import get_recipe
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         found = facts.kind
         if found == "decoder":
             self.check_alone("decoder", "a language model")

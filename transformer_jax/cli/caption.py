@@ -64,7 +64,7 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
         from transformer_jax.inference.pretrained import open_pretrained
 
         predictor = CaptionPredictor(
-            open_pretrained(self.run, self.checkpoint, "captioner", mesh=self.devices())
+            open_pretrained(self.run, self.checkpoint, "captioner", opening=self.opening())
         )
         [paths] = readable_pictures(self, predictor.form.max_pixels, given)
         by_folder = predictor.follows_folder(None, search)

@@ -70,7 +70,7 @@ class Chat(ChatFlags, PredictionCommand):
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         note_unused(facts, GivenSearch(self.given(), self.FLAGS, has_hf=False))
         model = load_chat(
             facts,

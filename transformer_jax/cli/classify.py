@@ -60,7 +60,7 @@ class Classify(PictureFlags, PredictionCommand):
         from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, classify_pictures
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         if facts.kind in PICTURE_FAMILIES:
             return classify_pictures(self, facts)
         self.refuse_skipping("texts")

@@ -48,7 +48,11 @@ class CompareTokenizers(RunCommand):
     def __call__(self) -> int:
         """Prints a row per tokenizer."""
         check_file("--json", self.json, (".json",))
-        others = {_row_name(path): Tokenize(path).tokenizer() for path in self.tokenizers}
+        allowed = self.allow_changed_config
+        others = {
+            _row_name(path): Tokenize(path, allow_changed_config=allowed).tokenizer()
+            for path in self.tokenizers
+        }
         train = self.lines(self.file, "FILE")
         test = train if self.test is None else self.lines(self.test, "--test")
         from transformer_jax.core.task_progress import show_progress

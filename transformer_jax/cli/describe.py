@@ -155,7 +155,7 @@ class Describe(RunCommand):
                 f"describe takes either a run directory or --preset; presets are "
                 f"{', '.join([*PRESETS, *RECURRENT_PRESETS])}"
             )
-        return None if self.run is None else read_facts(self.run)
+        return None if self.run is None else read_facts(self.run, opening=self.opening())
 
     def preset_config(self) -> ModelConfig:
         """Returns the configuration of the preset.

@@ -63,7 +63,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         from transformer_jax.cli.support.input_lines import file_lines
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         lines = [line for line in file_lines(self.file, "FILE", "requests") if line.strip()]
         if not lines:
             raise DataError(f"{self.file}: no lines: it is empty")

@@ -54,7 +54,7 @@ class Doctor(PredictionCommand):
             )
 
             chosen_checkpoint(self.checkpoint)  # refuses an invalid name
-            facts = read_facts(self.run, self.checkpoint, self.devices())
+            facts = read_facts(self.run, self.checkpoint, self.opening())
             title, model = facts.title, Pretrained.load(facts, *FAMILY_NAMES).module
         print(_ROW.format("law", "holds", "error", "tolerance", "worst place").rstrip())
         found = examine(model, on_result=_print)

@@ -57,7 +57,7 @@ class Embed(LanguageFlags, PictureFlags, PredictionCommand):
         )
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         if facts.kind in PICTURE_FAMILIES:
             return embed_pictures(self, facts)
         self.refuse_skipping("lines of text")

@@ -61,8 +61,8 @@ def evaluate(program: str, arguments: Sequence[str], recipes: Sequence[str]) -> 
         ConfigError: A flag is for runs of another kind, or the run has no evaluation.
         CheckpointError: The run does not exist.
     """
+    from transformer_jax.inference.facts import Opening
     from transformer_jax.inference.pretrained import read_facts
-    from transformer_jax.runs.config_guard import changed_config
 
     paths = [one for one in arguments if not one.startswith("-")]
     path = next((one for one in paths if url_of(one) or Path(one).is_dir()), None)
@@ -74,8 +74,7 @@ def evaluate(program: str, arguments: Sequence[str], recipes: Sequence[str]) -> 
             raise ConfigError("evaluate needs a run directory, such as runs/NAME")
         _parse_by_any(recipes, arguments, program)
         raise CheckpointError(no_such_run(paths[0]))
-    with changed_config("allow-changed-config" in _flags_in(arguments)):
-        facts = read_facts(path)
+    facts = read_facts(path, opening=Opening("allow-changed-config" in _flags_in(arguments)))
     recipe = get_recipe(facts.recipe)
     if recipe.evaluation is None:
         raise ConfigError(
@@ -86,11 +85,8 @@ def evaluate(program: str, arguments: Sequence[str], recipes: Sequence[str]) -> 
     request = parse_flags(evaluation_flags(recipe.name), program, arguments)
     check_file("--output", request.output)
     prepare_process()
-    from transformer_jax.recipes import driver
-
-    with request.loading():
-        chosen = {"checkpoint": request.checkpoint, "mesh": request.devices()}
-        return driver.evaluate(request, dataclasses.replace(facts, **chosen))
+    facts = dataclasses.replace(facts, checkpoint=request.checkpoint, opening=request.opening())
+    return recipe.evaluate(request, facts)
 
 
 def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:

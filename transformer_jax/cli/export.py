@@ -80,13 +80,13 @@ class Export(CheckpointCommand):
         if self.format == "peft":
             from transformer_jax.inference.merging import export_peft
 
-            return export_peft(self.run, output, self.checkpoint)
+            return export_peft(self.run, output, self.checkpoint, self.opening())
         from transformer_jax.inference.facts import FAMILY_NAMES
         from transformer_jax.inference.pretrained import Pretrained, read_facts
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         kind, fields = facts.require(*FAMILY_NAMES), facts.record
         if kind == "ngram":
             raise ConfigError(f"{self.run}: an n-gram model, which no other software can read")

@@ -33,7 +33,7 @@ class FillMask(PredictionCommand):
         from transformer_jax.inference.encoders import check_masks, mask_filler
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         check_masks(facts)
         fill = mask_filler(Pretrained.load(facts))
         number = 0

@@ -94,7 +94,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         note_unused(facts, GivenSearch(self.given(), *self.search_choices()))
         # Prompts are shown as the model reads them. Number the requests here: the model gets one
         # window of them at a time.
@@ -275,7 +275,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
         unsaid: dict[str, Any] = dict.fromkeys(names)
         prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
         changes = self.given()
-        opened = open_pretrained(self.run, self.checkpoint, "decoder", mesh=self.devices())
+        opened = open_pretrained(self.run, self.checkpoint, "decoder", opening=self.opening())
         write = HFTextGenerator(opened, batch=self.batch_size, changes=changes)
         del opened  # keeps no second copy of the parameters
         several = len(prompts) > 1 or write.generation_config.num_return_sequences > 1

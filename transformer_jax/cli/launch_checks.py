@@ -57,7 +57,7 @@ def _check_resume(arguments: Sequence[str], devices: int, plan: str) -> None:
     kind = resume_flags()
     asked = parse_flags(kind, f"{PROGRAM} resume", arguments)
     try:
-        run = unfinished(open_directory(asked.run))
+        run = unfinished(open_directory(asked.run, asked.allow_changed_config))
     except Exception as error:
         raise _elsewhere(error) from None
     default = kind(asked.run, loop=run.loop, mesh=run.mesh)

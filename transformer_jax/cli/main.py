@@ -41,16 +41,14 @@ def _run(given: list[str]) -> int | None:
         )
         return code
     from transformer_jax.cli.run_flags import parse_flags
-    from transformer_jax.cli.support.run_command import RunCommand
+    from transformer_jax.cli.support.engine_flags import EngineCommand
 
     command = parse_flags(commands.load_command(name), f"{commands.PROGRAM} {name}", given[1:])
     prepare_process()
-    if isinstance(command, RunCommand):
-        with command.loading():
-            code = command()  # type: ignore[operator]
-    else:
-        code = command()
-    return code
+    if isinstance(command, EngineCommand):
+        command.check_engine()
+    result: int | None = command()
+    return result
 
 
 def _without_command(arguments: Sequence[str]) -> int:

@@ -37,7 +37,12 @@ class Merge(CheckpointCommand):
 
         if self.adapter is not None:
             done = write_with_adapter(
-                self.run, self.adapter, self.output, self.checkpoint, overwrite=self.overwrite
+                self.run,
+                self.adapter,
+                self.output,
+                self.checkpoint,
+                overwrite=self.overwrite,
+                opening=self.opening(),
             )
         else:
             done = write_merged(
@@ -46,6 +51,7 @@ class Merge(CheckpointCommand):
                 self.checkpoint,
                 unmerge=self.unmerge,
                 overwrite=self.overwrite,
+                opening=self.opening(),
             )
         what = "the base of" if self.unmerge else "merged:"
         wrote(self.output, what=f"{what} {plural(done, 'adapter')}")

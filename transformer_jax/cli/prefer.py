@@ -69,7 +69,7 @@ class Prefer(SamplingCommand):
             )
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         requests = self.requests(facts, read_prompts(self.prompts), 2)
         choose, begun = self._chooser(), self._begun(requests)
         if begun == len(requests):

@@ -57,7 +57,7 @@ class Probe(LanguageFlags, PredictionCommand):
         from transformer_jax.inference.encoders import EMBEDDING_FAMILIES, pools_of, vectors_of
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         prepare = facts.preparation
         lower = prepare.lowercase or "lowercase" in facts.sentence
         train, valid = self.examples(dataclasses.replace(prepare, lowercase=lower))

@@ -81,7 +81,7 @@ class Prompt(CheckpointCommand):
         from transformer_jax.data.coverage import unknown_texts
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint)
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         prepare = facts.preparation.text
         template = template.prepared(prepare)
         prepared = lambda example: {name: prepare(text) for name, text in example.items()}

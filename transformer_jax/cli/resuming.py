@@ -114,7 +114,6 @@ def resume(program: str, arguments: Sequence[str]) -> int:
     """
     from transformer_jax.inference.pretrained import open_directory
     from transformer_jax.parallel.coordinator import initialize
-    from transformer_jax.runs.config_guard import changed_config
 
     Resume = resume_flags()
     if not arguments:
@@ -130,21 +129,25 @@ def resume(program: str, arguments: Sequence[str]) -> int:
         if not helped:
             raise
         first = None
-    with changed_config(first is not None and first.allow_changed_config):
-        default = None
-        if first is not None:
-            run = unfinished(open_directory(first.run))
-            default = Resume(first.run, loop=run.loop, mesh=run.mesh)
-        asked = parse_flags(Resume, program, arguments, default)
+    default = None
+    if first is not None:
+        run = unfinished(open_directory(first.run, first.allow_changed_config))
+        default = Resume(first.run, loop=run.loop, mesh=run.mesh)
+    asked = parse_flags(Resume, program, arguments, default)
     prepare_process()
-    with changed_config(asked.allow_changed_config):
-        initialize(asked.distributed)
-        agree("resume", asked)
-        changes = {name: getattr(asked, name) for name in ("loop", "mesh", "distributed")}
-        return _continue(asked.run, lambda run: dataclasses.replace(run, **changes), asked.training)
+    initialize(asked.distributed)
+    agree("resume", asked)
+    changes = {name: getattr(asked, name) for name in ("loop", "mesh", "distributed")}
+    change = lambda run: dataclasses.replace(run, **changes)
+    return _continue(asked.run, change, asked.training, asked.allow_changed_config)
 
 
-def _continue(path: str, change: Callable[[Any], Any], longer: Longer = Longer()) -> int:
+def _continue(
+    path: str,
+    change: Callable[[Any], Any],
+    longer: Longer = Longer(),
+    allow_changed: bool | None = None,
+) -> int:
     """Trains an existing run to the end, or to a later one, with some settings changed."""
     from transformer_jax.core.task_progress import log
     from transformer_jax.recipes import driver
@@ -155,13 +158,13 @@ def _continue(path: str, change: Callable[[Any], Any], longer: Longer = Longer()
     from transformer_jax.runs.run_directory import RunDirectory
 
     with writing_alone(path):
-        directory = RunDirectory.open(path)
+        directory = RunDirectory.open(path, allow_changed)
         run_log(directory.log)
         run = change(unfinished(directory))
         if not steps(directory.checkpoints):
             log(f"{path}: has no checkpoint yet: training begins at step 0")
         check_room(run)
-        note_export(get_recipe(run.recipe), run)
+        note_export(get_recipe(run.recipe), run, allow_changed)
         begun = run
         if longer != Longer():
             run = lengthen(run, directory, longer.steps, longer.epochs)

@@ -48,7 +48,7 @@ class Score(LanguageFlags, PredictionCommand):
             missing = "--source" if self.source is None else "--target"
             raise ConfigError(f"{missing} is missing: a translation is scored line by line")
         readers = ("encoder-decoder", "decoder", "ngram")
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         kind = facts.require(*readers)
         pair = self.source is not None and self.target is not None
         if kind != "encoder-decoder" and (self.from_language or self.to):

@@ -51,7 +51,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         from transformer_jax.cli.support.pictures import search_pictures
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         if facts.kind == "two-tower":
             return search_pictures(self, facts)
         if self.images is not None:

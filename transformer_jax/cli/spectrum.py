@@ -29,7 +29,7 @@ class Spectrum(CheckpointCommand):
         from transformer_jax.inference.merging import kernel_changes
         from transformer_jax.visual.charts import plot_spectra, spectra
 
-        changes, rank = kernel_changes(self.run, self.checkpoint)
+        changes, rank = kernel_changes(self.run, self.checkpoint, self.opening())
         found = spectra(changes, rank)
         for name, values in found.items():
             print(name, *(f"{value:.4g}" for value in values))

@@ -37,7 +37,7 @@ class Tag(PredictionCommand):
         from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         names = check_task(facts, *TASKS).labels
         predictor = task_runner(Pretrained.load(facts))
         for window in windows(given_lines(self.texts), READ_AHEAD):

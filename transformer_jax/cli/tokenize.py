@@ -58,6 +58,6 @@ class Tokenize(RunCommand):
             return load_tokenizer(self.run), str
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run)
+        facts = read_facts(self.run, opening=self.opening())
         prepare, pairs = facts.preparation, facts.kind == "encoder-decoder"
         return facts.tokenizer, prepare.source if pairs else prepare.text

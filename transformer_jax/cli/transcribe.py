@@ -49,7 +49,7 @@ class Transcribe(SearchFlags, PredictionCommand):
         from transformer_jax.inference.speech import transcriber_of
         from transformer_jax.inference.transcriber import Recording
 
-        opened = open_pretrained(self.run, self.checkpoint, "speech", mesh=self.devices())
+        opened = open_pretrained(self.run, self.checkpoint, "speech", opening=self.opening())
         transcriber, audio = transcriber_of(opened, search=beam_search(self, opened.facts))
         del opened  # keeps no second copy of the parameters
         transcriber.batching = dataclasses.replace(

@@ -80,7 +80,7 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         from transformer_jax.inference.folder_generation import GivenSearch, note_unused
         from transformer_jax.inference.pretrained import read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         search, batching = self.options(facts)
         sampling = "" if self.sample else "--sample"
         note_unused(facts, GivenSearch(self.given(), *self.search_choices(), sampling=sampling))
@@ -147,7 +147,9 @@ class Translate(TranslationFlags, LanguageFlags, SearchFlags, EngineCommand):
         from transformer_jax.inference.pretrained import open_pretrained
 
         destination = self.destination()
-        opened = open_pretrained(self.run, self.checkpoint, "encoder-decoder", mesh=self.devices())
+        opened = open_pretrained(
+            self.run, self.checkpoint, "encoder-decoder", opening=self.opening()
+        )
         direction = opened.facts.direction(opened.tokenizer, self.direction)
         write = HFTextGenerator(opened, batch=self.batch_size or 32, changes=self.given())
         del opened  # keeps no second copy of the parameters

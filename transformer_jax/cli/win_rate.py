@@ -125,7 +125,7 @@ class WinRateCommand(SamplingCommand):
         from transformer_jax.inference.pretrained import read_facts
 
         runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
-        known = [read_facts(run, self.checkpoint, self.devices()) for run in runs]
+        known = [read_facts(run, self.checkpoint, self.opening()) for run in runs]
         requests = [self.requests(facts, prompts, self.samples) for facts in known]
         models = [load_sampler(facts, conversational=conversational) for facts in known]
         fit = [

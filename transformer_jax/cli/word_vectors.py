@@ -45,7 +45,7 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
         from transformer_jax.inference.encoders import EMBEDDING_FAMILIES, vectors_of
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
-        facts = read_facts(self.run, self.checkpoint, self.devices())
+        facts = read_facts(self.run, self.checkpoint, self.opening())
         opened = Pretrained.load(facts, *EMBEDDING_FAMILIES)
         vectors = vectors_of(opened, direction=self.direction)
         word = facts.preparation.line(self.word)

@@ -1,5 +1,6 @@
 """Text to ids and back, with Hugging Face ``tokenizers``: training, loading, encoding, decoding."""
 
+import copy
 import functools
 import hashlib
 import os
@@ -20,7 +21,7 @@ from transformer_jax.data.files import read_file
 from transformer_jax.data.languages import LanguageTags
 from transformer_jax.data.preparation import TextNormalization, compose
 from transformer_jax.data.tokenizer_files.opening import guarded, open_backend
-from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY, TokenizerKind
+from transformer_jax.data.tokenizer_kind import LARGEST_VOCABULARY, Permission, TokenizerKind
 from transformer_jax.data.tokenizer_parts import (
     ROLES,
     SpecialNames,
@@ -81,6 +82,8 @@ class Tokenizer:
         special: Names of special tokens that were given in addition to the file.
         sha256: Checksum of the file that :meth:`save` writes, or of both files.
         targets: Tokenizer of targets: this one, or another with the same ids (Marian).
+        allowed: What a data set may have although the model cannot read or write it, see
+            :meth:`allowing`.
     """
 
     vocab_size: int
@@ -103,6 +106,7 @@ class Tokenizer:
     special: dict[str, Any]
     sha256: str
     targets: "Tokenizer"
+    allowed: frozenset[Permission] = frozenset()
 
     def __init__(self, text: str, special: SpecialNames | None = None, target: str | None = None):
         """Makes the tokenizer described by a ``tokenizer.json``, without truncation and padding.
@@ -166,6 +170,18 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
+
+    def allowing(self, *names: Permission) -> "Tokenizer":
+        """Returns this tokenizer for data sets that tasks would otherwise refuse.
+
+        Args:
+            *names: ``unknown``: more than half of a text may be unknown; ``lossy``: decoding may
+                change more than half of the targets.
+        """
+        lenient = copy.copy(self)
+        lenient.allowed = frozenset(names)
+        lenient.targets = lenient if self.targets is self else self.targets.allowing(*names)
+        return lenient
 
     def encode(self, text: str) -> list[int]:
         """Encodes a text, without special tokens."""

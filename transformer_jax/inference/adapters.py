@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.trees import default_device, flatten_dict
-from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.facts import DEFAULT_OPENING, Facts, Opening
 from transformer_jax.inference.pretrained import (
     Pretrained,
     abstract_model,
@@ -79,14 +79,20 @@ def named_family(base: Facts) -> tuple[ModelFamily, Model]:
     return plan.family, plan.model
 
 
-def check_adapter(path: str | os.PathLike[str]) -> Path:
+def check_adapter(path: str | os.PathLike[str], opening: Opening = DEFAULT_OPENING) -> Path:
     """Returns the local folder of an adapter, downloaded from an object store if needed.
+
+    Args:
+        path: The run or the folder in PEFT's format.
+        opening: Whether a changed ``config.json`` is allowed.
 
     Raises:
         CheckpointError: The path has no adapter.
     """
     folder = fetched(path, is_optimizer_file)
-    if not is_peft_folder(folder) and not is_adapter_run(open_directory(folder).path):
+    if not is_peft_folder(folder) and not is_adapter_run(
+        open_directory(folder, opening.allow_changed).path
+    ):
         raise CheckpointError(
             f"{path}: no adapter: give a run trained with --lora.rank, or a folder in PEFT's format"
         )
@@ -112,14 +118,14 @@ def open_adapter(
         ConfigError: The folder is in PEFT's format, but PEFT has no names for the base; or the base
             lacks tokens that were added when the adapter was trained.
     """
-    folder = check_adapter(path)
+    folder = check_adapter(path, base.opening)
     if is_peft_folder(folder):
         named, model = named_family(base)
         _, apart = unscan_layers(model, params)
         leaves = {name: np.asarray(leaf) for name, leaf in flatten_dict(apart).items()}
         return read_peft(folder, named, model, leaves)
     which, average = chosen_checkpoint(checkpoint)
-    adapter, _ = of_run(open_directory(folder).path, which, average)
+    adapter, _ = of_run(folder, which, average)
     _check_vocabulary(path, adapter, params, base)
     check_base(adapter, params, str(path), str(base.source))
     return adapter
@@ -189,11 +195,13 @@ def with_adapters_of(base: Pretrained, adapters: Adapters) -> Pretrained:
     opened = open_adapters(adapters, base.facts, params)
     graph, state = nnx.split(with_choice(nnx.merge(graph, params), list(opened.values())))
     # The texts of a run begin and end as in its training, those of a PEFT folder as the base's.
+    opening = base.facts.opening
     texts = {
-        name: base.facts if is_peft_folder(check_adapter(path)) else read_facts(path)
+        name: base.facts
+        if is_peft_folder(check_adapter(path, opening))
+        else dataclasses.replace(read_facts(path, opening=opening), files=None)
         for name, path in adapters.items()
     }
-    texts = {name: dataclasses.replace(facts, files=None) for name, facts in texts.items()}
     return dataclasses.replace(base, model=(graph, nnx.to_pure_dict(state)), adapters=texts)
 
 
@@ -217,7 +225,7 @@ def load_adapted(
         ConfigError: The base is not a decoder, or an adapter has further trained parameters.
     """
     for adapter in adapters.values():
-        check_adapter(adapter)  # check it before loading the base
+        check_adapter(adapter, facts.opening)  # check it before loading the base
 
     def changed(config: Any) -> Any:
         config = change(config)
@@ -244,7 +252,7 @@ def load_merged(
         CheckpointError: See :func:`load_adapted`.
         ConfigError: See :func:`load_adapted`.
     """
-    check_adapter(adapter)  # check it before loading the base
+    check_adapter(adapter, facts.opening)  # check it before loading the base
     base = Pretrained.load(facts, "decoder", change=change)
     graph, params = base.model
     whole, _ = merge_into(base.facts, params, adapter)
@@ -281,7 +289,7 @@ def merge_into(
         name: value for name, value in adapter.itself.items() if not name.startswith("value/")
     }
     # A folder in PEFT's format may change an output layer that is tied in the base.
-    new = {HEAD} if is_peft_folder(check_adapter(path)) else set()
+    new = {HEAD} if is_peft_folder(check_adapter(path, base.opening)) else set()
     if missing := sorted(set(itself) - set(leaves) - new):
         raise ConfigError(
             f"{path}: was trained with further parameters ({missing[0]}), "

@@ -96,7 +96,7 @@ def template_of(facts: Facts, adapters: Sequence[str | os.PathLike[str] | None] 
         raise facts.chat.error
     base, texts, chosen = facts.chat.template, dict[str | None, str | os.PathLike[str]](), None
     for adapter in dict.fromkeys(adapters):
-        folder = None if adapter is None else check_adapter(adapter)
+        folder = None if adapter is None else check_adapter(adapter, facts.opening)
         found = None if folder is None else find_template(folder)
         if found is not None and folder != facts.source:
             chosen = str(folder)

@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     from transformer_jax.models.recurrent_config import ModelConfig
     from transformer_jax.runs.run_directory import RunDirectory
 
-__all__ = ["ENCODERS", "FAMILY_NAMES", "FINE_TUNED", "TASKS", "Facts", "StoredChat", "TaskHead"]
+__all__ = [
+    "DEFAULT_OPENING",
+    "ENCODERS",
+    "FAMILY_NAMES",
+    "FINE_TUNED",
+    "TASKS",
+    "Facts",
+    "Opening",
+    "StoredChat",
+    "TaskHead",
+    "start_token",
+]
 
 ENCODERS = ("encoder", "encoder-task")  # pre-trained, fine-tuned
 FINE_TUNED = ("encoder-task", "decoder-task")
@@ -105,6 +116,35 @@ class StoredChat(NamedTuple):
             return cls(error=error)
 
 
+class Opening(NamedTuple):
+    """The wishes of a call or a command about the models that it opens.
+
+    Attributes:
+        allow_changed: Whether a ``config.json`` that was changed after training may be used; None
+            where there is no flag for it.
+        mesh: The devices on which parameters are loaded; None is the default device.
+    """
+
+    allow_changed: bool | None = None
+    mesh: "Mesh | None" = None
+
+
+DEFAULT_OPENING = Opening()
+
+
+def start_token(first: str, tokenizer: "Tokenizer") -> int:
+    """Returns the token before a decoder's texts.
+
+    Args:
+        first: ``newline``, ``eos``, or another word for the start token.
+        tokenizer: The tokenizer of the decoder.
+    """
+    if first == "newline":
+        [[line_end]] = tokenizer.encode_batch(["\n"])
+        return line_end
+    return tokenizer.eos if first == "eos" else tokenizer.bos
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
     """Everything that is known of a stored model without its parameters.
@@ -122,7 +162,7 @@ class Facts:
         task_fields: The stored task of a fine-tuned model, or None.
         family: The family of a Hugging Face folder, and its model as one of the family.
         checkpoint: Name of the checkpoint: ``best``, ``last``, a step, or ``average:N``.
-        mesh: The devices on which its parameters are loaded; None is the default device.
+        opening: What the caller said about opening it, and the models that it is used with.
         files: The reader of checkpoint and tokenizer; None once the parameters are loaded.
     """
 
@@ -137,7 +177,7 @@ class Facts:
     task_fields: Any
     family: "tuple[ModelFamily, Model] | None"
     checkpoint: str = "best"
-    mesh: "Mesh | None" = None
+    opening: Opening = DEFAULT_OPENING
     files: "RunDirectory | None" = None
 
     @property
@@ -305,11 +345,10 @@ class Facts:
 
         A published model without a start token uses the end token.
         """
-        if self.first == "newline":
-            [[line_end]] = tokenizer.encode_batch(["\n"])
-            return line_end
-        stands_in = self.reads_as_published and "bos" not in tokenizer.roles
-        return tokenizer.eos if self.first == "eos" or stands_in else tokenizer.bos
+        first = self.first
+        if first == "bos" and self.reads_as_published and "bos" not in tokenizer.roles:
+            first = "eos"
+        return start_token(first, tokenizer)
 
     def text_start(self, tokenizer: "Tokenizer") -> "TextStart":
         """Returns the tokens that a decoder reads before a text.

@@ -1,6 +1,5 @@
 """``transformer_jax.load``: the predictor of any trained model."""
 
-import contextlib
 import importlib
 import os
 from pathlib import Path
@@ -15,10 +14,9 @@ from transformer_jax.core.runtime import uncollected
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.storage.urls import url_of
 from transformer_jax.inference.base import Predictor
-from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.facts import Facts, Opening
 from transformer_jax.inference.pretrained import chosen_checkpoint, read_facts
 from transformer_jax.recipes.registry import get_recipe
-from transformer_jax.runs.config_guard import changed_config
 from transformer_jax.runs.manifest import is_optimizer_file
 
 if TYPE_CHECKING:
@@ -181,13 +179,13 @@ def load(
         raise ConfigError("compute and engine_cache need engine='ctranslate2': add it")
     if engine_cache is not None and (url := url_of(engine_cache)) is not None:
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
-    changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
-    with changed, uncollected():
+    opening = Opening(allow_changed_config or None, mesh)
+    with uncollected():
         if task is not None and not isinstance(task, str):
             if engine != "jax":
                 raise ConfigError("engine: your own tasks run on JAX: leave it out")
-            return _of_task(folder, task, str(checkpoint), mesh)
-        facts = read_facts(folder, str(checkpoint), mesh)
+            return _of_task(folder, task, str(checkpoint), opening)
+        facts = read_facts(folder, str(checkpoint), opening)
         if engine == "ctranslate2":
             if mesh is not None:
                 raise ConfigError("mesh: CTranslate2 runs on one CPU: leave it out")
@@ -219,7 +217,7 @@ def _in_engine(
     )
 
 
-def _of_task(path: Path, task: "Task", checkpoint: str, mesh: Mesh | None) -> Any:
+def _of_task(path: Path, task: "Task", checkpoint: str, opening: Opening) -> Any:
     """Returns the predictor of a task."""
     from transformer_jax.training.task import Task
 
@@ -234,8 +232,8 @@ def _of_task(path: Path, task: "Task", checkpoint: str, mesh: Mesh | None) -> An
     from transformer_jax.training.trained_model import load_model
 
     which, average = chosen_checkpoint(checkpoint)
-    found = load_model(task, path, which, average=average, mesh=mesh)
-    RunDirectory(path).read_config()  # refuses a changed configuration
+    found = load_model(task, path, which, average=average, mesh=opening.mesh)
+    RunDirectory(path, opening.allow_changed).read_config()  # refuses a changed configuration
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
     if found.manifest.get("tokenizer") != tokenizer:
         raise CheckpointError(f"{path}: was trained with a tokenizer different from the task's")

@@ -22,11 +22,10 @@ from transformer_jax.inference.adapters import (
     named_family,
     open_adapter,
 )
-from transformer_jax.inference.facts import Facts
+from transformer_jax.inference.facts import DEFAULT_OPENING, Facts, Opening
 from transformer_jax.inference.pretrained import chosen_checkpoint, open_directory, read_facts
 from transformer_jax.interop.config_reader import is_hf_checkpoint
 from transformer_jax.interop.export_plan import unscan_layers
-from transformer_jax.interop.family import Model, ModelFamily
 from transformer_jax.interop.hf_run_directory import (
     convert,
     refuse_steps,
@@ -45,7 +44,6 @@ from transformer_jax.training.adapter_parts import (
 )
 
 __all__ = [
-    "check_peft",
     "export_peft",
     "kernel_changes",
     "write_merged",
@@ -66,6 +64,7 @@ def write_merged(
     *,
     unmerge: bool = False,
     overwrite: bool = False,
+    opening: Opening = DEFAULT_OPENING,
 ) -> int:
     """Writes a run with adapters as a run of plain weights; returns the number of adapters.
 
@@ -75,12 +74,13 @@ def write_merged(
         checkpoint: The checkpoint of the adapters.
         unmerge: Whether to write the base instead, bit for bit.
         overwrite: Whether to replace an existing run.
+        opening: Whether a changed ``config.json`` is allowed.
 
     Raises:
         CheckpointError: The run has no adapters, is damaged, or the new run cannot be written.
         ConfigError: ``output`` exists, or the base is not a complete model.
     """
-    run = open_directory(path)
+    run = open_directory(path, opening.allow_changed)
     run.read_config()  # refuses a changed configuration
     if not is_adapter_run(run.path):
         raise CheckpointError(
@@ -108,6 +108,7 @@ def write_with_adapter(
     checkpoint: str = "best",
     *,
     overwrite: bool = False,
+    opening: Opening = DEFAULT_OPENING,
 ) -> int:
     """Writes a model with a merged adapter as a run; returns the number of changed maps.
 
@@ -118,6 +119,7 @@ def write_with_adapter(
             :func:`write_merged`, so that texts begin and end as in the adapter's training.
         checkpoint: The checkpoint of the base.
         overwrite: Whether to replace an existing run.
+        opening: Whether a changed ``config.json`` is allowed.
 
     Raises:
         CheckpointError: There is no adapter, it belongs to another base, a folder is damaged, or
@@ -125,7 +127,7 @@ def write_with_adapter(
         ConfigError: ``output`` exists, or the base lacks parameters that were trained with the
             adapter.
     """
-    folder, facts = check_adapter(adapter), read_facts(base, checkpoint)
+    folder, facts = check_adapter(adapter, opening), read_facts(base, checkpoint, opening)
     run = facts.reader
     if facts.kind == "ngram":
         raise ConfigError(f"{base}: an n-gram model, which has no linear maps")
@@ -133,7 +135,7 @@ def write_with_adapter(
     RunDirectory.check_free(output, overwrite=overwrite)
     if not is_peft_folder(folder):  # a run stores its base, which must be the same
         open_adapter(adapter, facts, run.load_params(which, average=average).params)
-        return write_merged(folder, output, overwrite=overwrite)
+        return write_merged(folder, output, overwrite=overwrite, opening=opening)
     changed = 0
 
     def change(params: PyTree, fields: Mapping[str, Any]) -> tuple[PyTree, dict[str, Any]]:
@@ -206,20 +208,12 @@ def _write_template(run: RunDirectory, template: ChatTemplate | None) -> None:
         run.write(run.path / "tokenizer_config.json", chat)
 
 
-def check_peft(path: str | os.PathLike[str]) -> tuple[ModelFamily, Model]:
-    """Returns the Hugging Face family of a run with adapters, and its model as one of the family.
-
-    Raises:
-        CheckpointError: The run has no adapters.
-        ConfigError: No family has the architecture.
-    """
-    facts = read_facts(path)
-    if not is_adapter_run(facts.source):
-        raise CheckpointError(f"{path}: has no adapters for PEFT: use --format hf")
-    return named_family(facts)
-
-
-def export_peft(path: str | os.PathLike[str], output: Path, checkpoint: str = "best") -> str:
+def export_peft(
+    path: str | os.PathLike[str],
+    output: Path,
+    checkpoint: str = "best",
+    opening: Opening = DEFAULT_OPENING,
+) -> str:
     """Writes the adapters of a run as a folder in PEFT's format; returns a summary line.
 
     The head of a fine-tuned model is included, as PEFT's ``modules_to_save``; a value head, which
@@ -229,16 +223,18 @@ def export_peft(path: str | os.PathLike[str], output: Path, checkpoint: str = "b
         path: The run.
         output: The folder to create.
         checkpoint: The checkpoint of the adapters.
+        opening: Whether a changed ``config.json`` is allowed.
 
     Raises:
         CheckpointError: The run has no adapters, is damaged, or the folder cannot be written.
         ConfigError: No family with names in PEFT has the architecture or the head.
     """
-    named, model = check_peft(path)
-    run = open_directory(path)
-    fields = run.read_config()
+    facts = read_facts(path, opening=opening)
+    if not is_adapter_run(facts.source):
+        raise CheckpointError(f"{path}: has no adapters for PEFT: use --format hf")
+    (named, model), fields = named_family(facts), facts.record
     which, average = chosen_checkpoint(checkpoint)
-    adapter, frozen = of_run(run.path, which, average)
+    adapter, frozen = of_run(facts.source, which, average)
     itself = {
         name: value for name, value in adapter.itself.items() if not name.startswith("value/")
     }
@@ -261,7 +257,7 @@ _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 
 
 def kernel_changes(
-    path: str | os.PathLike[str], checkpoint: str = "best"
+    path: str | os.PathLike[str], checkpoint: str = "best", opening: Opening = DEFAULT_OPENING
 ) -> tuple[dict[str, np.ndarray], int]:
     """Returns the kernel changes by a run's adapters, by path of the map, and their rank.
 
@@ -271,7 +267,7 @@ def kernel_changes(
     Raises:
         CheckpointError: The run has no adapters, or is damaged.
     """
-    run = open_directory(path)
+    run = open_directory(path, opening.allow_changed)
     run.read_config()  # refuses a changed configuration
     if not is_adapter_run(run.path):
         raise CheckpointError(f"{path}: has no adapters, so there is no spectrum")

@@ -17,15 +17,20 @@ from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import UnregisteredError
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, UserError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.inference.facts import FAMILY_NAMES, FINE_TUNED, Facts, StoredChat
+from transformer_jax.inference.facts import (
+    DEFAULT_OPENING,
+    FAMILY_NAMES,
+    FINE_TUNED,
+    Facts,
+    Opening,
+    StoredChat,
+)
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.registry import get_recipe, stored_recipe
 from transformer_jax.runs.run_directory import NOT_OURS, RunDirectory
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.line_translator import LineTranslator
@@ -49,8 +54,12 @@ __all__ = [
 SentenceLayer: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
-def open_directory(path: str | os.PathLike[str]) -> RunDirectory:
+def open_directory(path: str | os.PathLike[str], allow_changed: bool | None = None) -> RunDirectory:
     """Opens the run directory or Hugging Face checkpoint at ``path``; a URL is downloaded.
+
+    Args:
+        path: The folder, local or on an object store.
+        allow_changed: See :class:`.Opening`.
 
     Raises:
         CheckpointError: The path is neither.
@@ -64,11 +73,11 @@ def open_directory(path: str | os.PathLike[str]) -> RunDirectory:
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
 
         return HFRunDirectory(path)
-    return RunDirectory.open(path)
+    return RunDirectory.open(path, allow_changed)
 
 
 def read_facts(
-    path: str | os.PathLike[str], checkpoint: str = "best", mesh: "Mesh | None" = None
+    path: str | os.PathLike[str], checkpoint: str = "best", opening: Opening = DEFAULT_OPENING
 ) -> Facts:
     """Reads what is known of a run directory or a Hugging Face folder without its parameters.
 
@@ -76,13 +85,14 @@ def read_facts(
         path: The folder, local or on an object store.
         checkpoint: Name of the checkpoint, see :func:`chosen_checkpoint`; checked when it is
             loaded.
-        mesh: The devices on which it is loaded; None is the default device.
+        opening: Whether a changed ``config.json`` is allowed, and the devices of the parameters.
 
     Raises:
         CheckpointError: There is no model, ``config.json`` is damaged or was changed after
             training, or it does not describe a model of this library.
     """
-    return dataclasses.replace(facts_of(open_directory(path), checkpoint), mesh=mesh)
+    run = open_directory(path, opening.allow_changed)
+    return dataclasses.replace(facts_of(run, checkpoint), opening=opening)
 
 
 def facts_of(run: RunDirectory, checkpoint: str = "best") -> Facts:
@@ -107,6 +117,7 @@ def facts_of(run: RunDirectory, checkpoint: str = "best") -> Facts:
         task_fields=stored.task,
         family=run.family,
         checkpoint=checkpoint,
+        opening=Opening(run.allow_changed),
         files=run,
     )
 
@@ -236,7 +247,7 @@ class Pretrained:
         graph, shapes = nnx.split(model)
         params, other = loaded.params, "by config.json: they belong to different runs"
         check_parameters(facts.source, nnx.to_pure_dict(shapes), params, other)
-        mesh = facts.mesh
+        mesh = facts.opening.mesh
         placed = jax.device_put(params) if mesh is None else shard_parameters(graph, params, mesh)
         return cls(
             dataclasses.replace(facts, files=None, config=config),
@@ -344,7 +355,7 @@ def open_pretrained(
     path: str | os.PathLike[str],
     checkpoint: str = "best",
     *kinds: str,
-    mesh: "Mesh | None" = None,
+    opening: Opening = DEFAULT_OPENING,
 ) -> Pretrained:
     """Opens the model of a run directory or a Hugging Face folder.
 
@@ -352,13 +363,13 @@ def open_pretrained(
         path: The folder, local or on an object store.
         checkpoint: Name of the checkpoint, see :func:`chosen_checkpoint`.
         *kinds: The allowed families; none allows all.
-        mesh: The devices of the parameters; None is the default device.
+        opening: Whether a changed ``config.json`` is allowed, and the devices of the parameters.
 
     Raises:
         ConfigError: The model is of another family; the message names the command for it.
         CheckpointError: There is no model, or its files are damaged or do not match.
     """
-    return Pretrained.load(read_facts(path, checkpoint, mesh), *kinds)
+    return Pretrained.load(read_facts(path, checkpoint, opening), *kinds)
 
 
 def _counts(facts: Facts) -> tuple["NgramModel", "Tokenizer"]:
@@ -368,7 +379,7 @@ def _counts(facts: Facts) -> tuple["NgramModel", "Tokenizer"]:
 
     if facts.checkpoint not in ("best", "last"):
         raise ConfigError(f"{facts.source}: an n-gram model has no steps: leave checkpoint out")
-    if facts.mesh is not None:
+    if facts.opening.mesh is not None:
         raise ConfigError(f"{facts.source}: an n-gram model cannot run on a mesh: leave mesh out")
     try:
         tokenizer = facts.tokenizer

@@ -187,8 +187,9 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
         )
         initial = task.initial
         if run.init_encoder is not None:
-            decoder = initial_of(run, self.starts, tokenizer)
-            initial = functools.partial(_initial, run, decoder)
+            allowed = directory.allow_changed
+            decoder = initial_of(run, self.starts, tokenizer, allowed)
+            initial = functools.partial(_initial, run, decoder, allowed)
         return dataclasses.replace(task, partition=_partition(run, tokenizer), initial=initial)
 
     def plan_inputs(self, run: CaptionRun, batch: "BatchShapes") -> "PlanInputs":
@@ -285,7 +286,10 @@ def _with_encoder(run: CaptionRun, given: "Given[CaptionRun]") -> CaptionRun:
 
 
 def _initial(
-    run: CaptionRun, decoder: "Callable[[PyTree], PyTree] | None", params: "dict[str, PyTree]"
+    run: CaptionRun,
+    decoder: "Callable[[PyTree], PyTree] | None",
+    allow_changed: bool | None,
+    params: "dict[str, PyTree]",
 ) -> "dict[str, PyTree]":
     """Returns the parameters of step 0, including the encoder's start."""
     from transformer_jax.inference.captions import encoder_of
@@ -298,7 +302,7 @@ def _initial(
     rest = {name: part for name, part in params.items() if name != "encoder"}
     rest = rest if decoder is None else decoder(rest)
     assert run.init_encoder is not None
-    start = load_pretrained(run.init_encoder, _ENCODERS)
+    start = load_pretrained(run.init_encoder, _ENCODERS, allow_changed)
     part = "encoder" if start.family == "captioner" else None
     start = dataclasses.replace(start, model=encoder_of(start.facts))
     encoder = start.given(params["encoder"], model=run.encoder, part=part)

@@ -167,7 +167,7 @@ def score(
     from transformer_jax.training.state import split
     from transformer_jax.training.step import add_sums, make_eval_step
 
-    cache = token_cache(run, directory)
+    cache, tokenizer = token_cache(run, directory), tokenizer.allowing("unknown")
     plan_of = lambda text, shuffle: DenoisingPlan(
         build_sentence_store(text, tokenizer, cache, blanks=True), tokenizer, run.noise,
         run.training.batching, length=run.training.sequence_length, shuffle=shuffle,

@@ -18,14 +18,12 @@ from transformer_jax.recipes.scored_texts import LIMIT_FLAGS, beam_search, choos
 from transformer_jax.recipes.settings import RunConfig
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.evaluation.directions import DirectionScores, TranslateTexts, Way
     from transformer_jax.evaluation.language_identification import LanguageIdentifier
     from transformer_jax.evaluation.similarity import Similarity
-    from transformer_jax.inference.facts import Facts
+    from transformer_jax.inference.facts import Facts, Opening
 
 __all__ = ["DirectionFlags", "evaluate_directions"]
 
@@ -73,7 +71,7 @@ def evaluate_directions(request: Any, facts: "Facts", given: Mapping[str, Pairs]
 
     _check_picture(request.similarity)
     run, languages = settings_of(facts), _languages_of(facts)
-    other = _read_supervised(request, run, facts.mesh)
+    other = _read_supervised(request, run, facts.opening)
     ways: dict[Direction, Sequence[Way]] = {}
     for name in request.directions:
         direction = Direction.parse(name, "--directions")
@@ -111,9 +109,7 @@ def _check_picture(path: Path | None) -> None:
         raise ConfigError(f"--similarity {path}: the name ends in {', '.join(SUFFIXES)}")
 
 
-def _read_supervised(
-    request: DirectionFlags, run: RunConfig, mesh: "Mesh | None"
-) -> "Facts | None":
+def _read_supervised(request: DirectionFlags, run: RunConfig, opening: "Opening") -> "Facts | None":
     """Returns the facts of the run to compare with, or None.
 
     Raises:
@@ -124,7 +120,7 @@ def _read_supervised(
 
     if (path := request.supervised) is None:
         return None
-    facts = read_facts(path, mesh=mesh)
+    facts = read_facts(path, opening=opening)
     other = settings_of(facts)
     if other.data.read.lowercase != run.data.read.lowercase:
         raise ConfigError(

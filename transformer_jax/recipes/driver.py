@@ -50,7 +50,6 @@ from transformer_jax.recipes.sizing import (
     with_step_intervals,
 )
 from transformer_jax.recipes.start import Start
-from transformer_jax.recipes.tasks.fit import allowing
 from transformer_jax.runs.config_guard import latest_manifest
 from transformer_jax.runs.data_guard import content_checksum
 from transformer_jax.runs.manifest import steps as checkpoint_steps
@@ -64,7 +63,6 @@ from transformer_jax.word_vectors.initialization import vectors_of_tokens
 __all__ = [
     "create_run",
     "describe_batches",
-    "evaluate",
     "fit",
     "make_task",
     "make_trainer",
@@ -346,10 +344,16 @@ def make_task(run: Trained, directory: RunDirectory, tokenizer: Any, data: Any) 
     for name, part in getattr(data, "tests", {}).items():
         with contextlib.suppress(DataError):  # told at the end, so that no trained model is lost
             sums[f"the test data ({name})"] = content_checksum(part)
-    return with_start(dataclasses.replace(task, tests=sums), run, tokenizer)
+    task = dataclasses.replace(task, tests=sums)
+    return with_start(task, run, tokenizer, directory.allow_changed)
 
 
-def with_start(task: Task, run: Trained, tokenizer: Tokenizer | None) -> Task:
+def with_start(
+    task: Task,
+    run: Trained,
+    tokenizer: Tokenizer | None,
+    allow_changed: bool | None = None,
+) -> Task:
     """Adds the start of a run, its trained parameters and settings to a task.
 
     A task keeps its own partition, such as one with a frozen reference, and its own function to the
@@ -360,7 +364,7 @@ def with_start(task: Task, run: Trained, tokenizer: Tokenizer | None) -> Task:
     return dataclasses.replace(
         task,
         partition=task.partition if own else partition_for(run, tokenizer),
-        initial=task.initial or initial_of(run, starts, tokenizer),
+        initial=task.initial or initial_of(run, starts, tokenizer, allow_changed),
         settings=run.with_derived(task.settings),
     )
 
@@ -377,7 +381,7 @@ def make_trainer(
 ) -> Trainer:
     """Returns the trainer of a run with complete settings."""
     training = run.training
-    return Trainer(
+    trainer = Trainer(
         task,
         directory.path,
         optimizer or optimizer_of(run),
@@ -388,13 +392,8 @@ def make_trainer(
         training.mode,
         run.loop,
     )
-
-
-def evaluate(request: Any, facts: Facts) -> int:
-    """Evaluates a stored run, prints the results, and returns the exit code."""
-    # Score texts even if they have unknown words.
-    with allowing(unknown=True):
-        return get_recipe(facts.recipe).evaluate(request, facts)
+    trainer.run = directory
+    return trainer
 
 
 def fit(
@@ -414,12 +413,12 @@ def fit(
         optimizer: Another optimizer than that of the settings.
         batches: A description of the batches for the summary line; None is their size.
     """
-    tokenizer = None if run.tokenizer is None else tokenizer_of(run, directory)
+    settings, tokenizer = run.tokenizer, None
+    if settings is not None:
+        tokenizer = tokenizer_of(run, directory).allowing(*settings.allowed)
     checks.check_rows(run)
-    settings = run.tokenizer or TokenizerConfig()
-    allowed = allowing(unknown=settings.allow_unknown, lossy=settings.allow_lossy)
-    reading = "reading" if run.tokenizer is None else "reading and tokenizing"
-    with show_progress(f"{reading} the training data"), allowed:
+    reading = "reading" if settings is None else "reading and tokenizing"
+    with show_progress(f"{reading} the training data"):
         task = make_task(run, directory, tokenizer, data)
     per_epoch = task.train.plan.steps_per_epoch
     unsized, run = run, with_step_intervals(run.with_derived(task.settings), per_epoch)
@@ -436,9 +435,7 @@ def fit(
     platform = trainer.on.devices.flat[0].platform
     warn_slow_bfloat16(run.model.compute, platform, multiplies_bfloat16())
     write_derived_settings(directory, task)
-    # Bad test texts at the end must not lose the trained model.
-    with allowing(unknown=True):
-        trainer.fit(steps=steps)
+    trainer.fit(steps=steps)
     if is_main_process():
         print(f"run: {with_urls(str(directory.path))}", flush=True)
     return 0

@@ -13,7 +13,7 @@ from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.extension import joined_tokens
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
+from transformer_jax.inference.facts import ENCODERS, FINE_TUNED, Opening
 from transformer_jax.inference.pretrained import abstract_model, read_facts
 from transformer_jax.models.build import make_model
 from transformer_jax.models.config import LoRAConfig
@@ -329,22 +329,28 @@ def _top_stack(start: Start) -> str:
     return "encoder" if start.family in (*ENCODERS, "image") else "decoder"
 
 
-def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Start:
+def load_pretrained(
+    path: str, families: Sequence[str] = ENCODERS, allow_changed: bool | None = None
+) -> Start:
     """Loads the run or Hugging Face folder at ``path`` as a start.
 
     Args:
         path: Its folder.
         families: Those that the run can start from.
+        allow_changed: See :class:`.Opening`.
 
     Raises:
         ConfigError: The model is of another family; the message names the allowed ones.
         CheckpointError: The run does not exist, or is damaged.
     """
-    return Start.of(read_facts(path), families, path)
+    return Start.of(read_facts(path, opening=Opening(allow_changed)), families, path)
 
 
 def initial_of(
-    run: Trained, families: Sequence[str], tokenizer: Tokenizer | None
+    run: Trained,
+    families: Sequence[str],
+    tokenizer: Tokenizer | None,
+    allow_changed: bool | None = None,
 ) -> Callable[[PyTree], PyTree] | None:
     """Returns a function from new parameters to those of step 0; None if a run starts from scratch.
 
@@ -353,19 +359,24 @@ def initial_of(
         families: The families that the run can start from.
         tokenizer: The tokenizer of the run, which may have more tokens than the start's; None if
             the run reads no text.
+        allow_changed: See :class:`.Opening`.
     """
     if start_config(run).init_from is None:
         return None
-    return functools.partial(_initial, run, families, tokenizer)
+    return functools.partial(_initial, run, families, tokenizer, allow_changed)
 
 
 def _initial(
-    run: Trained, families: Sequence[str], tokenizer: Tokenizer | None, params: PyTree
+    run: Trained,
+    families: Sequence[str],
+    tokenizer: Tokenizer | None,
+    allow_changed: bool | None,
+    params: PyTree,
 ) -> PyTree:
     own = start_config(run)
     assert own.init_from is not None
     try:
-        start = load_pretrained(own.init_from, families)
+        start = load_pretrained(own.init_from, families, allow_changed)
     except CheckpointError as error:
         raise CheckpointError(
             f"{own.prefix}init_from: {error}: a run needs its start until its first checkpoint"

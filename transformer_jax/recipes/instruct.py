@@ -189,11 +189,12 @@ class Instruct(Recipe[InstructRun, None]):
         from transformer_jax.recipes.validation import answer_scores, print_scores, validate
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
-        tokenizer = tokenizer_of(run, directory)
+        tokenizer = tokenizer_of(run, directory).allowing("unknown")
         if request.data is None:
             task = make_task(run, directory, tokenizer, None)
         else:
-            task = with_start(_task_on(run, directory, tokenizer, request.data), run, tokenizer)
+            task = _task_on(run, directory, tokenizer, request.data)
+            task = with_start(task, run, tokenizer, directory.allow_changed)
         scores = answer_scores(task, validate(request, run, directory, task))
         return print_scores(request, scores)
 

@@ -15,6 +15,7 @@ from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer_kind import Permission
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, perplexity
@@ -177,10 +178,16 @@ class Report:
 
 
 def build_stores(
-    run: ScoredRun, directory: RunDirectory, texts: Mapping[str, DocumentStream]
+    run: ScoredRun,
+    directory: RunDirectory,
+    texts: Mapping[str, DocumentStream],
+    allowed: Sequence[Permission] = ("unknown",),
 ) -> dict[str, TextStore]:
-    """Returns texts as token ids, by name, and logs a summary line about each."""
-    tokenizer, cache = directory.load_tokenizer(), token_cache(run, directory)
+    """Returns texts as token ids, by name, and logs a summary line about each.
+
+    Texts to score may be unknown: they must not lose a trained model.
+    """
+    tokenizer, cache = directory.load_tokenizer().allowing(*allowed), token_cache(run, directory)
     return {
         name: build_text_store(text, tokenizer, cache, ends=run.ends)
         for name, text in texts.items()
@@ -243,7 +250,7 @@ def compare_models(request: Any, facts: Facts) -> int:
             raise ConfigError(f"{request.run}: has no test or validation text: give --text")
     report = Report(request.run)
     for path in (request.run, *request.compare):
-        other = facts if path == request.run else read_facts(path, mesh=facts.mesh)
+        other = facts if path == request.run else read_facts(path, opening=facts.opening)
         model: Any = Pretrained.load(other, "decoder", "ngram").language()
         stores = build_stores(_read_texts_run(other), other.reader, chosen)
         report.add(path, evaluate_texts(model, stores))

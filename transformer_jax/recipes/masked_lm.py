@@ -239,7 +239,7 @@ def score(
     from transformer_jax.training.state import split
     from transformer_jax.training.step import add_sums, make_eval_step
 
-    cache = token_cache(run, directory)
+    cache, tokenizer = token_cache(run, directory), tokenizer.allowing("unknown")
     trained = build_sentence_store(texts.train, tokenizer, cache)
     graph, params = split(model)
     pairs = run.masking.sentence_objective

@@ -97,12 +97,11 @@ class Ngram(Recipe[NgramRun, "TextSplits"]):
             train_ngram,
             write_sample,
         )
-        from transformer_jax.recipes.tasks.fit import allowing
         from transformer_jax.runs import manifest
 
         began, tokenizer = time.monotonic(), directory.load_tokenizer()
-        with allowing(unknown=run.tokenizer.allow_unknown):
-            store = build_stores(run, directory, {"train": data.train})["train"]
+        allowed = run.tokenizer.allowed
+        store = build_stores(run, directory, {"train": data.train}, allowed)["train"]
         config, evaluation = run.model, run.evaluation
         smoothing = KneserNey() if config.smoothing == "kneser-ney" else AddK(config.k)
         model = train_ngram(store, tokenizer, config.order, smoothing)
@@ -110,8 +109,7 @@ class Ngram(Recipe[NgramRun, "TextSplits"]):
         seal: manifest.Manifest = {"schema": manifest.SCHEMA, "config": directory.read_config()}
         seal["tokenizer"] = tokenizer.sha256
         manifest.rewrite(directory.path, seal)
-        with allowing(unknown=True):
-            stores = build_stores(run, directory, data.scored)
+        stores = build_stores(run, directory, data.scored)
         report = Report(run.output or "")
         report.add(f"{config.order}-gram, {config.smoothing}", evaluate_texts(model, stores))
         for name, other in baselines(

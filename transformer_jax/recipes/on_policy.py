@@ -215,23 +215,22 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
         run = validated(run, start, given)
         run = dataclasses.replace(run, first=resolve_first(run.first, start))
         check_rows(run)
-        check_reward(run, run.reward, run.first, start)
+        model = check_reward(run, run.reward, run.first, start)
         data = self.data(run)
         check_forms(run, data.splits, start)
-        check_form(run, run.reward, start, data.splits.train)
+        check_form(run, run.reward, model, start, data.splits.train)
         return Prepared(run, data, files=functools.partial(keep_template, start))
 
     def task(
         self, run: PolicyRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: PolicyData
     ) -> "Task":
         """Returns the task of learning from rewards."""
-        from transformer_jax.inference.pretrained import facts_of
+        from transformer_jax.inference.facts import start_token
         from transformer_jax.recipes.freezing import partition_for
-        from transformer_jax.recipes.rewarding import reward_inputs, reward_source
         from transformer_jax.recipes.tasks.on_policy_task import Learning, PromptRows, from_samples
 
-        align, first = run.align, facts_of(directory).first_token(tokenizer)
-        source = data.source or reward_source(run, run.reward, tokenizer, data.splits)
+        align, first = run.align, start_token(run.first, tokenizer)
+        source = data.source or _source(run, directory, tokenizer, data.splits)
         chats = chat_encoder(directory, tokenizer, data.splits)
         length, training = align.max_prompt_length, run.training
         rows = PromptRows(first, training.batch_size, length, training.seed, chats)
@@ -248,7 +247,7 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
             partition=partition,
             dropout=True,  # at the rates of the run
         )
-        return dataclasses.replace(task, inputs=reward_inputs(run.reward))
+        return dataclasses.replace(task, inputs=source.inputs)
 
     def train(
         self,
@@ -263,7 +262,6 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
             DataError: The reward function raised, or did not return a finite number.
         """
         from transformer_jax.recipes.driver import optimizer_of
-        from transformer_jax.recipes.rewarding import reward_source
         from transformer_jax.training.on_policy import adaptive_kl
 
         align, make = run.align, optimizer_of(run)
@@ -272,7 +270,7 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
             f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} "
             f"per step"
         )
-        source = reward_source(run, run.reward, directory.load_tokenizer(), data.splits)
+        source = _source(run, directory, directory.load_tokenizer(), data.splits)
         with _rewarding(source):
             return fit(
                 run,
@@ -292,7 +290,7 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
         refuse_merged(run, directory)
-        tokenizer = tokenizer_of(run, directory)
+        tokenizer = tokenizer_of(run, directory).allowing("unknown")
         splits = splits_on(request, run, directory, "prompts")
         other_reward = (request.reward_file, request.reward_run) != (None, None)
         if other_reward:
@@ -300,10 +298,11 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
             run = dataclasses.replace(run, reward=reward)
         itself = Start.of(facts, STARTS, str(facts.source))
         flags = ("--reward-file", "--reward-run") if other_reward else FLAGS
-        check_reward(run, run.reward, run.first, itself, flags)
+        allowed = facts.opening.allow_changed
+        model = check_reward(run, run.reward, run.first, itself, flags, allowed)
         data = None if request.data is None else f"--data {request.data}"
-        check_form(run, run.reward, itself, splits.train, flags[1], data)
-        source = reward_source(run, run.reward, tokenizer, splits)
+        check_form(run, run.reward, model, itself, splits.train, flags[1], data)
+        source = reward_source(run, run.reward, model, tokenizer, splits)
         task = self.task(run, directory, tokenizer, PolicyData(splits, source))
         beside = None
         if other_reward and source.model is not None:
@@ -329,6 +328,19 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
 
         valued = align_fields(fields).get("method") == "ppo"
         return make_model("decoder", config, valued=valued, rngs=rngs)
+
+
+def _source(
+    run: PolicyRun,
+    directory: "RunDirectory",
+    tokenizer: "Tokenizer",
+    splits: "PreferenceSplits",
+) -> "RewardSource":
+    """Returns the reward of a run that trains."""
+    from transformer_jax.recipes.rewarding import reward_facts, reward_source
+
+    facts = reward_facts(run.reward, directory.allow_changed)
+    return reward_source(run, run.reward, facts, tokenizer, splits)
 
 
 def _within_positions(run: PolicyRun, given: "Given[PolicyRun]") -> PolicyRun:

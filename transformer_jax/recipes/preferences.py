@@ -261,7 +261,7 @@ class Preferences(Recipe[PreferenceRun, "PreferenceSplits"]):
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
         refuse_merged(run, directory)
-        tokenizer = tokenizer_of(run, directory)
+        tokenizer = tokenizer_of(run, directory).allowing("unknown")
         data = splits_on(request, run, directory, run.align.kind)
         reference: Reference = kept_reference
         if request.data is not None:
@@ -288,10 +288,10 @@ def encode_data(
     data: "PreferenceSplits",
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the batching rules."""
-    from transformer_jax.inference.pretrained import facts_of
+    from transformer_jax.inference.facts import start_token
     from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
 
-    first, length = facts_of(directory).first_token(tokenizer), run.align.max_length or LONGEST
+    first, length = start_token(run.first, tokenizer), run.align.max_length or LONGEST
     chats = chat_encoder(directory, tokenizer, data)
     answers = None if chats is None else chats.encode_answers
     rows = CompletionRows(first, length, run.training.batching, answers, run.align.truncation)

@@ -119,13 +119,15 @@ def check_export(recipe: "Recipe[Any, Any]", run: Trained, start: "Start | None"
     )
 
 
-def note_export(recipe: "Recipe[Any, Any]", run: Trained) -> None:
+def note_export(
+    recipe: "Recipe[Any, Any]", run: Trained, allow_changed: bool | None = None
+) -> None:
     """Logs again, for a run that is resumed, that it will not have a Hugging Face form.
 
     A start that is no longer there is passed over.
     """
     with contextlib.suppress(UserError):
-        places = _published_places(run)
+        places = _published_places(run, allow_changed)
         if places and (error := _misfit(recipe, run)) is not None:
             log(f"note: {_no_form(places, error)}")
 
@@ -135,14 +137,14 @@ def _no_form(places: Sequence[str], error: ConfigError) -> str:
     return f"this model will not have a Hugging Face form, unlike {which}: {error}"
 
 
-def _published_places(run: Trained) -> list[str]:
+def _published_places(run: Trained, allow_changed: bool | None = None) -> list[str]:
     """Returns the paths of the published models that a run or its image encoder starts from."""
     given = [start_config(run).init_from, getattr(run, "init_encoder", None)]
     paths = [path for path in dict.fromkeys(given) if path is not None]
     return [
         path
         for path in paths
-        if isinstance(open_directory(path).read_config().get("published"), dict)
+        if isinstance(open_directory(path, allow_changed).read_config().get("published"), dict)
     ]
 
 

@@ -57,7 +57,7 @@ def kept_reference(
     identity = " ".join(rows.data(store, tokenizer.pad).fingerprint for store in stores)
     if path.exists():
         return _stored(path, identity, encoded)
-    found = compute_reference(run, tokenizer, encoded, rows)
+    found = compute_reference(run, tokenizer, encoded, rows, directory.allow_changed)
     if is_main_process():
         with draft_file(path) as draft, open(draft, "wb") as file:
             np.savez(file, identity=np.array(identity), **found)  # type: ignore[arg-type]
@@ -67,7 +67,11 @@ def kept_reference(
 
 
 def compute_reference(
-    run: Trained, tokenizer: Tokenizer, encoded: EncodedCompletions, rows: CompletionRows
+    run: Trained,
+    tokenizer: Tokenizer,
+    encoded: EncodedCompletions,
+    rows: CompletionRows,
+    allow_changed: bool | None = None,
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
     """Returns log-probabilities of the reference, the start of the run, by name of the part.
 
@@ -76,13 +80,14 @@ def compute_reference(
         tokenizer: Of the run.
         encoded: The examples.
         rows: The batching rules.
+        allow_changed: See :class:`.Opening`.
 
     Raises:
         CheckpointError: The start of the run is missing.
     """
     make = lambda rngs: Decoder(run.model, rngs=rngs)
     drawn = make(nnx.Rngs(key_for(run.training.seed, "initialization")))
-    initial, mesh = initial_of(run, STARTS, tokenizer), mesh_of(run)
+    initial, mesh = initial_of(run, STARTS, tokenizer, allow_changed), mesh_of(run)
     assert initial is not None
     params = initial(nnx.to_pure_dict(nnx.state(drawn)))
     parts: tuple[tuple[Literal["train", "valid"], CompletionStore | None], ...] = (

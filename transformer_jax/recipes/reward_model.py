@@ -99,7 +99,7 @@ class RewardModel(Preferences):
         from transformer_jax.recipes.driver import settings_of, tokenizer_of
 
         run, directory = with_read_flags(settings_of(facts), request), facts.reader
-        tokenizer = tokenizer_of(run, directory)
+        tokenizer = tokenizer_of(run, directory).allowing("unknown")
         data = splits_on(request, run, directory, run.align.kind)
         task = self.task(run, directory, tokenizer, data)
         validated = validate(request, run, directory, task)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Flag, Rate
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data.plan import Batching
-from transformer_jax.data.tokenizer_kind import TokenizerKind, VocabSize
+from transformer_jax.data.tokenizer_kind import Permission, TokenizerKind, VocabSize
 from transformer_jax.models.config import LoRAConfig, TransformerConfig
 from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
@@ -62,6 +62,12 @@ class TokenizerConfig(Configuration, group="tokenizer"):
         """Returns the settings of training a tokenizer: without added tokens and permissions."""
         plain = dataclasses.replace(self, add_tokens=(), add_special_tokens=(), extend_by=0)
         return dataclasses.replace(plain, allow_unknown=False, allow_lossy=False)
+
+    @property
+    def allowed(self) -> tuple[Permission, ...]:
+        """Returns what data sets may have, see :meth:`.Tokenizer.allowing`."""
+        given: dict[Permission, bool] = {"unknown": self.allow_unknown, "lossy": self.allow_lossy}
+        return tuple(name for name, allowed in given.items() if allowed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def validate(
     from transformer_jax.parallel.sharding import num_batch_shards
     from transformer_jax.training.validation import validate_checkpoint
 
-    mesh, unit = request.devices(), run.training.row_unit
+    mesh, unit = request.opening().mesh, run.training.row_unit
     shards = 1 if mesh is None else num_batch_shards(mesh)
     if unit % shards:
         raise ConfigError(

@@ -4,14 +4,12 @@ Unlike ``config.json``, a manifest has its own checksum (``manifest.py``). A ``c
 edited after training describes another model for the same parameters, often without any error.
 """
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.runs import manifest
 
 __all__ = [
-    "changed_config",
     "differences",
     "holds_weights_alone",
     "latest_manifest",
@@ -39,23 +36,6 @@ _TOLD = ("loop", "mesh", "distributed", "output", "overwrite")
 _SHOWN = 5  # differences to name in a message
 
 _ABSENT = object()
-
-# Whether a changed configuration may be used; None without such a flag.
-_allowed: contextvars.ContextVar[bool | None] = contextvars.ContextVar("allowed", default=None)
-
-
-@contextlib.contextmanager
-def changed_config(allowed: bool) -> Iterator[None]:
-    """Context manager: a ``config.json`` that was changed after training is accepted, or refused.
-
-    Args:
-        allowed: The value of the flag ``--allow-changed-config``; messages then name the flag.
-    """
-    token = _allowed.set(allowed)
-    try:
-        yield
-    finally:
-        _allowed.reset(token)
 
 
 def latest_manifest(run: Path) -> manifest.Manifest | None:
@@ -117,13 +97,17 @@ def differences(config: Mapping[str, Json], said: manifest.Manifest) -> list[str
     ]
 
 
-def refuse_changed(path: Path, config: Mapping[str, Json], run: Path) -> None:
+def refuse_changed(
+    path: Path, config: Mapping[str, Json], run: Path, allowed: bool | None = None
+) -> None:
     """Refuses a ``config.json`` that differs from the run's checkpoints.
 
     Args:
         path: The file, for the message.
         config: The fields of the file.
         run: The run directory.
+        allowed: Whether to only warn, as ``--allow-changed-config`` says; None where there is no
+            such flag for the message.
 
     Raises:
         CheckpointError: The configurations differ; the message names the fields with both values.
@@ -134,7 +118,6 @@ def refuse_changed(path: Path, config: Mapping[str, Json], run: Path) -> None:
         return
     more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     what = f"{path}: changed after training: {', '.join(found[:_SHOWN])}{more}"
-    allowed = _allowed.get()
     if allowed:
         _note(what)
         return

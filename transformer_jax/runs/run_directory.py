@@ -79,6 +79,11 @@ def stored_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
 class RunDirectory:
     """The paths of the files of a run; for a URL, of its working copy on this machine.
 
+    Args:
+        path: The directory.
+        allow_changed: Whether a ``config.json`` that was changed after training is read, see
+            :func:`transformer_jax.runs.config_guard.refuse_changed`.
+
     Raises:
         ConfigError: See :func:`transformer_jax.core.storage.urls.url_of`.
 
@@ -89,8 +94,9 @@ class RunDirectory:
 
     family: Any = None  # of a Hugging Face folder, with its model as one of the family
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], allow_changed: bool | None = None):
         self.path = working_copy(path)
+        self.allow_changed = allow_changed
         self.config = self.path / "config.json"
         self.tokenizer = self.path / "tokenizer.json"
         self.template = self.path / "tokenizer_config.json"  # chat template
@@ -222,13 +228,15 @@ class RunDirectory:
         return False
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
+    def open(
+        cls, path: str | os.PathLike[str], allow_changed: bool | None = None
+    ) -> "RunDirectory":
         """Opens the run at ``path``.
 
         Raises:
             CheckpointError: The path is not a run.
         """
-        run = cls(path)
+        run = cls(path, allow_changed)
         if not os.path.isdir(run.path):
             raise CheckpointError(no_such_run(path))
         for needed in (run.config, run.tokenizer):
@@ -256,14 +264,14 @@ class RunDirectory:
             check: Whether to refuse a changed file.
 
         Raises:
-            CheckpointError: The file is missing or damaged, or was changed after training (see
-                :func:`transformer_jax.runs.config_guard.changed_config`).
+            CheckpointError: The file is missing or damaged, or was changed after training, which
+                ``allow_changed`` does not allow.
         """
         from transformer_jax.runs.config_guard import refuse_changed
 
         fields = current_config(self._read(self.config))
         if check:
-            refuse_changed(self.config, fields, self.path)
+            refuse_changed(self.config, fields, self.path, self.allow_changed)
         return fields
 
     def group(self, *names: str) -> dict[str, Any]:

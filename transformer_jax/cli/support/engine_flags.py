@@ -1,8 +1,6 @@
 """The flags that choose the engine of a model: JAX or CTranslate2."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_jax.cli.output import wrote
@@ -49,17 +47,6 @@ class EngineCommand(PredictionCommand):
     engine_cache: OutputPath | None = None
     """Folder of exported models, for --engine ctranslate2; None is the run directory, or the user's
     cache if that is read-only."""
-
-    @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Context manager: loads the command's runs on the chosen engine.
-
-        Raises:
-            ConfigError: A flag is for the other engine.
-        """
-        self.check_engine()
-        with super().loading():
-            yield
 
     def search_choices(self) -> tuple[list[str], bool]:
         """Returns the settings that are flags on this engine, and whether hf is a choice."""

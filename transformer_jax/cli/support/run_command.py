@@ -1,15 +1,13 @@
 """The flags that all commands with a run share."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from transformer_jax.core.config_fields import Configuration, Count
 from transformer_jax.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
+    from transformer_jax.inference.facts import Opening
 
 __all__ = ["CheckpointCommand", "MeshFlags", "PictureFlags", "PredictionCommand", "RunCommand"]
 
@@ -21,13 +19,11 @@ class RunCommand(Configuration, group="--"):
     allow_changed_config: bool = False
     """Use a run whose config.json was changed after training."""
 
-    @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Context manager: loads the command's runs."""
-        from transformer_jax.runs.config_guard import changed_config
+    def opening(self) -> "Opening":
+        """Returns how the command opens its models."""
+        from transformer_jax.inference.facts import Opening
 
-        with changed_config(self.allow_changed_config):
-            yield
+        return Opening(self.allow_changed_config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,15 +72,16 @@ class PredictionCommand(CheckpointCommand):
 
     mesh: MeshFlags = MeshFlags()
 
-    def devices(self) -> "Mesh | None":
-        """Returns the mesh of the command's models; None is the default device.
+    def opening(self) -> "Opening":
+        """Returns how the command opens its models, with their devices.
 
         Raises:
             ConfigError: The mesh needs more devices than there are.
         """
         if self.mesh == MeshFlags():
-            return None
+            return super().opening()
         from transformer_jax.parallel.placement import inference_mesh
         from transformer_jax.parallel.settings import MeshConfig
 
-        return inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))
+        mesh = inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))
+        return super().opening()._replace(mesh=mesh)

@@ -1,8 +1,6 @@
 """Checks of a tokenizer on the texts of a run: unknown tokens, and targets changed by decoding."""
 
-import contextlib
-import contextvars
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +13,12 @@ from transformer_jax.data.preparation import compose
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.evaluation.word_splitting import main_script
 
-__all__ = ["Side", "allowing", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
+__all__ = ["Side", "check_restored", "describe_unknown", "log_scored", "unknown_share"]
 
 _WARNED, _REFUSED = 0.05, 0.5  # fractions
 _TEMPLATE = "the parts of a template around the texts"
 _SAMPLED = 500  # targets to decode
 _CHUNK = 1 << 24  # ids to count at a time
-
-_allowed: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
-    "allowed", default=frozenset()
-)
 
 
 class Side(NamedTuple):
@@ -55,22 +49,6 @@ class Side(NamedTuple):
     def unknown_tokens(self) -> float:
         """The fraction of unknown tokens, as far as ids are there."""
         return 0.0 if self.ids is None else unknown_share(self.ids, self.tokenizer)
-
-
-@contextlib.contextmanager
-def allowing(*, unknown: bool = False, lossy: bool = False) -> Iterator[None]:
-    """Context manager: tasks accept data that they would otherwise refuse.
-
-    Args:
-        unknown: Whether more than half of the text may be unknown.
-        lossy: Whether more than half of the targets may be changed by decoding.
-    """
-    names = {"unknown": unknown, "lossy": lossy}
-    token = _allowed.set(frozenset(name for name, given in names.items() if given))
-    try:
-        yield
-    finally:
-        _allowed.reset(token)
 
 
 def unknown_share(ids: Integer[np.ndarray, " total"], tokenizer: Tokenizer) -> float:
@@ -104,7 +82,7 @@ def describe_unknown(name: str, *sides: Side) -> str:
         sides: The sides of the data set.
 
     Raises:
-        DataError: More than half of the text of a part is unknown, unless allowed.
+        DataError: More than half of the text of a part is unknown, unless the tokenizer allows it.
     """
     found = [side.coverage() for side in sides]
     if not any(part.unknown for parts in found for part in parts.values()):
@@ -112,15 +90,14 @@ def describe_unknown(name: str, *sides: Side) -> str:
         found = [{"": Coverage(1000, unknown, (_TEMPLATE,))} for unknown in tokens]
     for side, parts in zip(sides, found, strict=True):
         for part, covered in parts.items():
-            _check(
-                covered, " of ".join(filter(None, (side.name and f"the {side.name}", part, name)))
-            )
+            where = " of ".join(filter(None, (side.name and f"the {side.name}", part, name)))
+            _check(covered, where, allowed="unknown" in side.tokenizer.allowed)
     shares = [sum(parts.values(), Coverage()).share for parts in found]
     shown = (f"{side.name} {one:.1%}".lstrip() for side, one in zip(sides, shares, strict=True))
     return f", unknown text: {', '.join(shown)}"
 
 
-def _check(found: Coverage, where: str) -> None:
+def _check(found: Coverage, where: str, *, allowed: bool) -> None:
     """Warns of unknown text, or refuses it."""
     if found.share <= _WARNED:
         return
@@ -128,7 +105,7 @@ def _check(found: Coverage, where: str) -> None:
     said = (
         f"{found.share:.1%} of the text of {where} is unknown to the tokenizer (such as {examples})"
     )
-    if found.share > _REFUSED and "unknown" not in _allowed.get():
+    if found.share > _REFUSED and not allowed:
         raise DataError(
             f"{said}: choose a tokenizer that knows it (--tokenizer.kind bpe knows every "
             f"character; a run with init_from keeps the tokenizer of its start, and learns the "
@@ -148,6 +125,7 @@ def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[st
         sides: Texts by the name of their side; ``target`` is the output of the model, and ``text``
             is a single side.
     """
+    tokenizer = tokenizer.allowing("unknown")
     made = [
         Side(
             "" if [*sides] == ["text"] else side,
@@ -156,8 +134,7 @@ def log_scored(name: str, count: str, tokenizer: Tokenizer, **sides: Sequence[st
         )
         for side, texts in sides.items()
     ]
-    with allowing(unknown=True):
-        log(f"{name}: {count}{describe_unknown(name, *made)}")
+    log(f"{name}: {count}{describe_unknown(name, *made)}")
 
 
 def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> None:
@@ -174,7 +151,7 @@ def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> N
     Raises:
         DataError: Decoding changes more than half of the targets, beyond the tokenizer's
             normalization (such as lower case) and blanks between words of scripts without blanks,
-            unless allowed.
+            unless the tokenizer allows it.
     """
     sample = targets[:: max(1, len(targets) // _SAMPLED)]
     rows = tokenizer.targets.encode_batch(sample)
@@ -196,7 +173,7 @@ def check_restored(name: str, targets: Sequence[str], tokenizer: Tokenizer) -> N
         f"the tokenizer does not restore {share:.1%} of the targets of {name}: {text[:80]!r} "
         f"becomes {made[:80]!r}"
     )
-    if len(lost) > _REFUSED * len(known) and "lossy" not in _allowed.get():
+    if len(lost) > _REFUSED * len(known) and "lossy" not in tokenizer.allowed:
         raise DataError(
             f"{said}: choose a tokenizer that restores them (--tokenizer.kind bpe restores every "
             f"text; a run with init_from keeps that of its start), or allow this with "
