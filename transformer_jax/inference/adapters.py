@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from transformer_jax.core.errors import CheckpointError, ConfigError, command, plural
 from transformer_jax.core.storage.copies import fetched
 from transformer_jax.core.trees import default_device, flatten_dict
-from transformer_jax.inference.facts import DEFAULT_OPENING, Facts, Opening
+from transformer_jax.inference.facts import Facts, Opening
 from transformer_jax.inference.pretrained import (
     Pretrained,
     abstract_model,
@@ -79,7 +79,7 @@ def named_family(base: Facts) -> tuple[ModelFamily, Model]:
     return plan.family, plan.model
 
 
-def check_adapter(path: str | os.PathLike[str], opening: Opening = DEFAULT_OPENING) -> Path:
+def check_adapter(path: str | os.PathLike[str], opening: Opening = Opening()) -> Path:
     """Returns the local folder of an adapter, downloaded from an object store if needed.
 
     Args:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
-    "DEFAULT_OPENING",
     "ENCODERS",
     "FAMILY_NAMES",
     "FINE_TUNED",
@@ -129,9 +128,6 @@ class Opening(NamedTuple):
     mesh: "Mesh | None" = None
 
 
-DEFAULT_OPENING = Opening()
-
-
 def start_token(first: str, tokenizer: "Tokenizer") -> int:
     """Returns the token before a decoder's texts.
 
@@ -177,7 +173,7 @@ class Facts:
     task_fields: Any
     family: "tuple[ModelFamily, Model] | None"
     checkpoint: str = "best"
-    opening: Opening = DEFAULT_OPENING
+    opening: Opening = Opening()
     files: "RunDirectory | None" = None
 
     @property

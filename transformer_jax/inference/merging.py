@@ -22,7 +22,7 @@ from transformer_jax.inference.adapters import (
     named_family,
     open_adapter,
 )
-from transformer_jax.inference.facts import DEFAULT_OPENING, Facts, Opening
+from transformer_jax.inference.facts import Facts, Opening
 from transformer_jax.inference.pretrained import chosen_checkpoint, open_directory, read_facts
 from transformer_jax.interop.config_reader import is_hf_checkpoint
 from transformer_jax.interop.export_plan import unscan_layers
@@ -64,7 +64,7 @@ def write_merged(
     *,
     unmerge: bool = False,
     overwrite: bool = False,
-    opening: Opening = DEFAULT_OPENING,
+    opening: Opening = Opening(),
 ) -> int:
     """Writes a run with adapters as a run of plain weights; returns the number of adapters.
 
@@ -108,7 +108,7 @@ def write_with_adapter(
     checkpoint: str = "best",
     *,
     overwrite: bool = False,
-    opening: Opening = DEFAULT_OPENING,
+    opening: Opening = Opening(),
 ) -> int:
     """Writes a model with a merged adapter as a run; returns the number of changed maps.
 
@@ -212,7 +212,7 @@ def export_peft(
     path: str | os.PathLike[str],
     output: Path,
     checkpoint: str = "best",
-    opening: Opening = DEFAULT_OPENING,
+    opening: Opening = Opening(),
 ) -> str:
     """Writes the adapters of a run as a folder in PEFT's format; returns a summary line.
 
@@ -257,7 +257,7 @@ _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 
 
 def kernel_changes(
-    path: str | os.PathLike[str], checkpoint: str = "best", opening: Opening = DEFAULT_OPENING
+    path: str | os.PathLike[str], checkpoint: str = "best", opening: Opening = Opening()
 ) -> tuple[dict[str, np.ndarray], int]:
     """Returns the kernel changes by a run's adapters, by path of the map, and their rank.
 

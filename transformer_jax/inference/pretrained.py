@@ -17,14 +17,7 @@ from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.config_fields import UnregisteredError
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, UserError, plural
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
-from transformer_jax.inference.facts import (
-    DEFAULT_OPENING,
-    FAMILY_NAMES,
-    FINE_TUNED,
-    Facts,
-    Opening,
-    StoredChat,
-)
+from transformer_jax.inference.facts import FAMILY_NAMES, FINE_TUNED, Facts, Opening, StoredChat
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.registry import get_recipe, stored_recipe
@@ -77,7 +70,7 @@ def open_directory(path: str | os.PathLike[str], allow_changed: bool | None = No
 
 
 def read_facts(
-    path: str | os.PathLike[str], checkpoint: str = "best", opening: Opening = DEFAULT_OPENING
+    path: str | os.PathLike[str], checkpoint: str = "best", opening: Opening = Opening()
 ) -> Facts:
     """Reads what is known of a run directory or a Hugging Face folder without its parameters.
 
@@ -355,7 +348,7 @@ def open_pretrained(
     path: str | os.PathLike[str],
     checkpoint: str = "best",
     *kinds: str,
-    opening: Opening = DEFAULT_OPENING,
+    opening: Opening = Opening(),
 ) -> Pretrained:
     """Opens the model of a run directory or a Hugging Face folder.
 

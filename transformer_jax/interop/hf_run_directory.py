@@ -51,13 +51,6 @@ _UNBOUNDED = 1 << 30  # tokens
 _STRIDE = 128  # overlap of windows over a context in tokens, as is usual for these models
 
 
-@functools.lru_cache(maxsize=2)
-def _opened(path: Path, real: Path, stamps: tuple[object, ...]) -> HFCheckpoint:
-    """Opens the folder; cached by its real path and the stamps of its files."""
-    check_keys(path)
-    return open_hf_checkpoint(path)
-
-
 class HFRunDirectory(RunDirectory):
     """A Hugging Face folder with the interface of a run directory.
 
@@ -66,28 +59,15 @@ class HFRunDirectory(RunDirectory):
         'tokenizer.json'
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
-        super().__init__(path)
-        self._folder: HFCheckpoint | None = None
-        self._found: tuple[str, dict[str, str]] | None = None
-
-    @property
+    @functools.cached_property
     def folder(self) -> HFCheckpoint:
         """The opened folder, with every tensor accounted for.
 
         Raises:
             CheckpointError: The folder is damaged, or its family is unknown.
         """
-        if self._folder is None:
-            # One command opens a run several times, and comparing tied tables reads them
-            # completely.
-            stamps = [
-                (file.name, (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ino)
-                for file in sorted(self.path.iterdir())
-                if file.suffix in (".json", ".safetensors") and file.is_file()
-            ]
-            self._folder = _opened(self.path, self.path.resolve(), tuple(stamps))
-        return self._folder
+        check_keys(self.path)
+        return open_hf_checkpoint(self.path)
 
     @property
     def family(self) -> tuple[ModelFamily, Model]:  # type: ignore[override]
@@ -144,20 +124,19 @@ class HFRunDirectory(RunDirectory):
         from transformer_jax.data.tokenizer import Tokenizer
         from transformer_jax.interop.vocabularies import find_target_tokenizer
 
-        text, special = self.tokenizer_file()
+        text, special = self.tokenizer_file
         try:
             return Tokenizer(text, special, find_target_tokenizer(self.path))
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None
 
+    @functools.cached_property
     def tokenizer_file(self) -> tuple[str, dict[str, str]]:
-        """Returns the text of ``tokenizer.json``, and the names of special tokens by role."""
-        if self._found is None:
-            from transformer_jax.interop.vocabularies import find_tokenizer
+        """The text of ``tokenizer.json``, and the names of special tokens by role."""
+        from transformer_jax.interop.vocabularies import find_tokenizer
 
-            text, names = find_tokenizer(self.path)
-            self._found = text, special_tokens(self.folder, text, names)
-        return self._found
+        text, names = find_tokenizer(self.path)
+        return text, special_tokens(self.folder, text, names)
 
 
 def refuse_steps(path: Path, which: int | str, average: int) -> None:
@@ -349,7 +328,7 @@ def convert(
     if tokenizer is not None:
         sizes = source.folder.model.config
         check_vocabulary(tokenizer, sizes.vocab_size, sizes.decoder().vocab_size, where=path)
-        fields |= {"special": source.tokenizer_file()[1]}
+        fields |= {"special": source.tokenizer_file[1]}
         describe = {"tokenizer": tokenizer.sha256}
     RunDirectory.check_free(output, overwrite=overwrite)  # check before loading anything
     params, fields = change(source.load_params().params, fields)

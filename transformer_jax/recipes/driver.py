@@ -344,15 +344,11 @@ def make_task(run: Trained, directory: RunDirectory, tokenizer: Any, data: Any) 
     for name, part in getattr(data, "tests", {}).items():
         with contextlib.suppress(DataError):  # told at the end, so that no trained model is lost
             sums[f"the test data ({name})"] = content_checksum(part)
-    task = dataclasses.replace(task, tests=sums)
-    return with_start(task, run, tokenizer, directory.allow_changed)
+    return with_start(dataclasses.replace(task, tests=sums), run, tokenizer, directory)
 
 
 def with_start(
-    task: Task,
-    run: Trained,
-    tokenizer: Tokenizer | None,
-    allow_changed: bool | None = None,
+    task: Task, run: Trained, tokenizer: Tokenizer | None, directory: RunDirectory
 ) -> Task:
     """Adds the start of a run, its trained parameters and settings to a task.
 
@@ -364,7 +360,7 @@ def with_start(
     return dataclasses.replace(
         task,
         partition=task.partition if own else partition_for(run, tokenizer),
-        initial=task.initial or initial_of(run, starts, tokenizer, allow_changed),
+        initial=task.initial or initial_of(run, starts, tokenizer, directory.allow_changed),
         settings=run.with_derived(task.settings),
     )
 

@@ -194,7 +194,7 @@ class Instruct(Recipe[InstructRun, None]):
             task = make_task(run, directory, tokenizer, None)
         else:
             task = _task_on(run, directory, tokenizer, request.data)
-            task = with_start(task, run, tokenizer, directory.allow_changed)
+            task = with_start(task, run, tokenizer, directory)
         scores = answer_scores(task, validate(request, run, directory, task))
         return print_scores(request, scores)
 

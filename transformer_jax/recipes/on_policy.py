@@ -331,10 +331,7 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
 
 
 def _source(
-    run: PolicyRun,
-    directory: "RunDirectory",
-    tokenizer: "Tokenizer",
-    splits: "PreferenceSplits",
+    run: PolicyRun, directory: "RunDirectory", tokenizer: "Tokenizer", splits: "PreferenceSplits"
 ) -> "RewardSource":
     """Returns the reward of a run that trains."""
     from transformer_jax.recipes.rewarding import reward_facts, reward_source

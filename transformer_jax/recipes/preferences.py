@@ -323,12 +323,12 @@ def _reference_of(
     rows: "CompletionRows",
 ) -> "dict[str, np.ndarray]":
     """Computes the log-probabilities of the reference, the start of the run, for a file."""
-    del directory
     from transformer_jax.recipes.reference import compute_reference
     from transformer_jax.recipes.tasks.preference_task import EncodedCompletions
 
     try:
-        log_probs = compute_reference(run, tokenizer, EncodedCompletions(encoded.train, None), rows)
+        given = EncodedCompletions(encoded.train, None)
+        log_probs = compute_reference(run, directory, tokenizer, given, rows)
     except CheckpointError as error:
         raise CheckpointError(
             f"--data {path}: other pairs need the reference of {run.align.method}, "

@@ -57,7 +57,7 @@ def kept_reference(
     identity = " ".join(rows.data(store, tokenizer.pad).fingerprint for store in stores)
     if path.exists():
         return _stored(path, identity, encoded)
-    found = compute_reference(run, tokenizer, encoded, rows, directory.allow_changed)
+    found = compute_reference(run, directory, tokenizer, encoded, rows)
     if is_main_process():
         with draft_file(path) as draft, open(draft, "wb") as file:
             np.savez(file, identity=np.array(identity), **found)  # type: ignore[arg-type]
@@ -68,26 +68,27 @@ def kept_reference(
 
 def compute_reference(
     run: Trained,
+    directory: RunDirectory,
     tokenizer: Tokenizer,
     encoded: EncodedCompletions,
     rows: CompletionRows,
-    allow_changed: bool | None = None,
 ) -> dict[str, Float[np.ndarray, "n 2"]]:
     """Returns log-probabilities of the reference, the start of the run, by name of the part.
 
     Args:
         run: The settings.
+        directory: Of the run.
         tokenizer: Of the run.
         encoded: The examples.
         rows: The batching rules.
-        allow_changed: See :class:`.Opening`.
 
     Raises:
         CheckpointError: The start of the run is missing.
     """
     make = lambda rngs: Decoder(run.model, rngs=rngs)
     drawn = make(nnx.Rngs(key_for(run.training.seed, "initialization")))
-    initial, mesh = initial_of(run, STARTS, tokenizer, allow_changed), mesh_of(run)
+    initial = initial_of(run, STARTS, tokenizer, directory.allow_changed)
+    mesh = mesh_of(run)
     assert initial is not None
     params = initial(nnx.to_pure_dict(nnx.state(drawn)))
     parts: tuple[tuple[Literal["train", "valid"], CompletionStore | None], ...] = (

@@ -51,9 +51,7 @@ def check_reward(
     flags: tuple[str, str] = FLAGS,
     allow_changed: bool | None = None,
 ) -> Facts | None:
-    """Returns the facts of the reward model, if there is one; refuses unusable rewards.
-
-    Nothing has been written yet.
+    """Returns the facts of a reward model, or None; refuses unusable rewards before all else.
 
     Args:
         run: The settings.
