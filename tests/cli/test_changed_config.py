@@ -10,7 +10,7 @@ from transformer_jax.cli.support.run_command import RunCommand
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.runs import manifest
 from transformer_jax.runs.manifest import steps
-from transformer_jax.runs.run_directory import RunDirectory
+from transformer_jax.runs.run_directory import RunDirectory, group_of
 
 COMMANDS = dict(with_flags())
 # What each command is given beside the run; only verify and convert have no flag to allow it.
@@ -163,10 +163,11 @@ def test_a_group_that_is_no_object_is_named(sealed_run, tmp_path, run_command, g
         assert "unexpected" not in err
     found = pytest.raises(CheckpointError, match=rf"config.json: {group} is .*: an object")
     with found:
-        RunDirectory(run, True).group(group)
+        group_of(config | {group: value}, group)
 
 
 def test_groups_of_groups_are_read(tmp_path):
     (tmp_path / "config.json").write_text('{"data": {"read": {"text_pair": "b"}}}')
-    assert RunDirectory(tmp_path).group("data", "read") == {"text_pair": "b"}
-    assert RunDirectory(tmp_path).group("nothing", "here") == {}
+    fields = RunDirectory(tmp_path).read_config()
+    assert group_of(fields, "data", "read") == {"text_pair": "b"}
+    assert group_of(fields, "nothing", "here") == {}

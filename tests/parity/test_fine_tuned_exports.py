@@ -16,7 +16,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.inference.pretrained import facts_of, open_directory
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.hf_run_directory import model_of
-from transformer_jax.recipes.registry import recipe_of
+from transformer_jax.recipes.registry import stored_recipe
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -58,7 +58,7 @@ def mine(run, given):
     """The outputs of a run of ours."""
     directory = open_directory(run)
     fields, kind = directory.read_config(), facts_of(directory).kind
-    model = model_of(fields, kind, recipe_of(directory).stored(fields).task)
+    model = model_of(fields, kind, stored_recipe(fields, directory.config).stored(fields).task)
     (_, params), _ = load(run, "last", kind=kind)
     model, params = unscan_layers(model, params)
     params.pop("value", None)  # of a policy, for its training

@@ -11,11 +11,12 @@ import pytest
 
 from benchmarks.loading import begin_at
 from tests.parity import layouts
+from transformer_jax.core.trees import path_name
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.settings import MeshConfig
-from transformer_jax.parallel.sharding import make_placer
+from transformer_jax.parallel.sharding import shardings
 
 
 @pytest.mark.parametrize("name", ["bart", "gpt2", "llama"])
@@ -23,8 +24,12 @@ def test_each_device_holds_its_part(tmp_path, name):
     folder = open_hf_checkpoint(layouts.write(name, tmp_path / name))
     whole = folder.load()
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    declared = parameters(abstract_model(folder.model))
-    parts = folder.load(make_placer(declared, mesh))
+    declared = shardings(parameters(abstract_model(folder.model)), mesh)
+    where = {path_name(path): on for path, on in jax.tree_util.tree_leaves_with_path(declared)}
+    place = lambda name, array: jax.make_array_from_callback(
+        array.shape, where[name], lambda index: array[index]
+    )
+    parts = folder.load(place)
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     side = "encoder" if name == "bart" else "decoder"
     up = parts[side]["blocks"][0]["feed_forward"]["up"]["kernel"]

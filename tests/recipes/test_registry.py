@@ -26,7 +26,7 @@ from transformer_jax.recipes.registry import (
     get_recipe,
     infer_recipe,
     named_runs,
-    recipe_of,
+    stored_recipe,
 )
 from transformer_jax.recipes.tasks.denoising_task import DenoisingSettings
 from transformer_jax.recipes.tasks.image_task import ImageSettings
@@ -72,7 +72,7 @@ def test_a_named_run_is_told_from_its_settings_and_read_back(recipe, name, tmp_p
     directory.write(directory.config, describe_run(run))
     assert directory.read_config()["recipe"] == recipe
     assert "recipe" not in stored_settings(directory.read_config())
-    assert recipe_of(directory) is get_recipe(recipe)
+    assert stored_recipe(directory.read_config(), directory.config) is get_recipe(recipe)
 
 
 @pytest.mark.parametrize("recipe", LIBRARY)
@@ -91,7 +91,7 @@ def test_runs_of_an_earlier_version_are_told_from_their_settings(tmp_path):
     with tarfile.open(Path(__file__).parents[1] / "stored/runs.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     found = {
-        path.parent.name: recipe_of(RunDirectory.open(path.parent)).name
+        path.parent.name: stored_recipe(RunDirectory.open(path.parent).read_config(), path).name
         for path in tmp_path.glob("runs/*/config.json")
     }
     assert len(found) > 10
@@ -169,10 +169,10 @@ def test_an_unknown_recipe_is_refused(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.write(directory.config, {"recipe": "painting", "model": {}})
     with pytest.raises(CheckpointError, match="unknown recipe painting; there are translation,"):
-        recipe_of(directory)
+        stored_recipe(directory.read_config(), directory.config)
     directory.write(directory.config, {"layers": 3})
     with pytest.raises(CheckpointError, match="describes no model of this library"):
-        recipe_of(directory)
+        stored_recipe(directory.read_config(), directory.config)
 
 
 def test_a_recipe_that_was_changed_after_training_is_seen():

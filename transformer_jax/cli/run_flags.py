@@ -13,8 +13,14 @@ from transformer_jax.cli.flags import check_flags, flags_of, parse
 from transformer_jax.cli.help import runs_help, usual_help
 from transformer_jax.core.errors import CheckpointError, ConfigError, pasted
 from transformer_jax.core.errors import command as command_line
-from transformer_jax.core.old_names import RUNS, current_flags
-from transformer_jax.recipes.registry import RECIPES, find_run, get_recipe, named_runs, recipe_of
+from transformer_jax.core.old_names import RUNS, current_config, current_flags
+from transformer_jax.recipes.registry import (
+    RECIPES,
+    find_run,
+    get_recipe,
+    named_runs,
+    stored_recipe,
+)
 
 __all__ = ["AskedRun", "asked_run", "near", "parse_flags"]
 
@@ -114,10 +120,11 @@ def _stored_run(command: str, commands: Commands, file: Path) -> Any:
     """
     from transformer_jax.recipes import driver
     from transformer_jax.recipes.settings import Trained
-    from transformer_jax.runs.run_directory import ConfigFile
+    from transformer_jax.runs.run_directory import read_object
 
     try:
-        recipe = recipe_of(ConfigFile(file), check=False)
+        fields = current_config(read_object(file))
+        recipe = stored_recipe(fields, file)
     except CheckpointError as error:
         raise ConfigError(f"--config {error}") from None
     if recipe.name not in commands[command]:
@@ -130,7 +137,7 @@ def _stored_run(command: str, commands: Commands, file: Path) -> Any:
             f"{use}"
         )
     try:
-        run = driver.read(ConfigFile(file))
+        run = driver.settings_in(fields, file)
     except CheckpointError as error:
         raise ConfigError(f"--config {error}") from None
     run = dataclasses.replace(run, output=None, overwrite=False)

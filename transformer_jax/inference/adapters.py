@@ -82,10 +82,6 @@ def named_family(base: Facts) -> tuple[ModelFamily, Model]:
 def check_adapter(path: str | os.PathLike[str], opening: Opening = Opening()) -> Path:
     """Returns the local folder of an adapter, downloaded from an object store if needed.
 
-    Args:
-        path: The run or the folder in PEFT's format.
-        opening: Whether a changed ``config.json`` is allowed.
-
     Raises:
         CheckpointError: The path has no adapter.
     """

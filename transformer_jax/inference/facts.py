@@ -129,12 +129,7 @@ class Opening(NamedTuple):
 
 
 def start_token(first: str, tokenizer: "Tokenizer") -> int:
-    """Returns the token before a decoder's texts.
-
-    Args:
-        first: ``newline``, ``eos``, or another word for the start token.
-        tokenizer: The tokenizer of the decoder.
-    """
+    """Returns the token before a decoder's texts: ``newline``, ``eos``, or else the start token."""
     if first == "newline":
         [[line_end]] = tokenizer.encode_batch(["\n"])
         return line_end

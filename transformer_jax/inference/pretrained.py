@@ -50,10 +50,6 @@ SentenceLayer: TypeAlias = Callable[[np.ndarray], np.ndarray]
 def open_directory(path: str | os.PathLike[str], allow_changed: bool | None = None) -> RunDirectory:
     """Opens the run directory or Hugging Face checkpoint at ``path``; a URL is downloaded.
 
-    Args:
-        path: The folder, local or on an object store.
-        allow_changed: See :class:`.Opening`.
-
     Raises:
         CheckpointError: The path is neither.
     """

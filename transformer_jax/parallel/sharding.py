@@ -1,10 +1,9 @@
 """Sharding: the logical axes that parameters declare, mapped to mesh axes by one table."""
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 
 import jax
-import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -18,7 +17,6 @@ from transformer_jax.models.layers.parameters import Parameters, declared_axes
 
 __all__ = [
     "batch_sharding",
-    "make_placer",
     "num_batch_shards",
     "replicated",
     "shardings",
@@ -82,29 +80,6 @@ def _checked_axes(
             f"take a mesh with fsdp 1 and tensor 1"
         )
     return axes
-
-
-def make_placer(params: Parameters, mesh: Mesh) -> Callable[[str, np.ndarray], jax.Array]:
-    """A function from a parameter's path and values to its shards on the devices of ``mesh``.
-
-    Each process places what its own devices hold; no device ever holds more.
-
-    Args:
-        params: The model's parameters with their declarations, real or abstract.
-        mesh: The mesh.
-
-    Raises:
-        ConfigError: As :func:`shardings`.
-    """
-    where = {
-        path_name(path): sharding
-        for path, sharding in jax.tree_util.tree_leaves_with_path(shardings(params, mesh))
-    }
-
-    def place(name: str, array: np.ndarray) -> jax.Array:
-        return jax.make_array_from_callback(array.shape, where[name], lambda index: array[index])
-
-    return place
 
 
 def shardings_like(

@@ -34,7 +34,7 @@ from transformer_jax.recipes.freezing import (
 )
 from transformer_jax.recipes.publishing import republished_run
 from transformer_jax.recipes.recipe import Prepared, Recipe
-from transformer_jax.recipes.registry import get_recipe, recipe_of, stored_recipe
+from transformer_jax.recipes.registry import get_recipe, stored_recipe
 from transformer_jax.recipes.settings import (
     AnyRun,
     ExampleBatches,
@@ -69,6 +69,7 @@ __all__ = [
     "open_data",
     "optimizer_of",
     "read",
+    "settings_in",
     "settings_of",
     "tokenizer_of",
     "train",
@@ -281,7 +282,7 @@ def read(directory: RunDirectory) -> Any:
         CheckpointError: ``config.json`` is damaged, or belongs to no recipe.
         ConfigError: See :func:`settings_of`.
     """
-    return _settings(directory.read_config(), directory.config)
+    return settings_in(directory.read_config(), directory.config)
 
 
 def settings_of(facts: Facts) -> Any:
@@ -291,11 +292,11 @@ def settings_of(facts: Facts) -> Any:
         CheckpointError: They are damaged.
         ConfigError: They name an object store that no command of the user named.
     """
-    return _settings(facts.record, facts.file)
+    return settings_in(facts.record, facts.file)
 
 
-def _settings(fields: Mapping[str, Json], file: Path) -> Any:
-    """Returns the settings in the fields of a ``config.json``."""
+def settings_in(fields: Mapping[str, Json], file: Path) -> Any:
+    """Returns the settings in the fields of a ``config.json``, see :func:`settings_of`."""
     recipe, settings = stored_recipe(fields, file), stored_settings(fields)
     check_buckets(settings, file)
     try:
@@ -471,12 +472,13 @@ def write_derived_settings(directory: RunDirectory, task: Task) -> None:
     Called before any checkpoint is saved. Flags of a resumed run are not written.
     """
     if is_main_process() and latest_manifest(directory.path) is None:
-        fields = stored_settings(directory.read_config())
-        stored: Trained = from_dict(recipe_of(directory).config, fields)
+        fields = directory.read_config()
+        config = stored_recipe(fields, directory.config).config
+        stored: Trained = from_dict(config, stored_settings(fields))
         per_epoch = task.train.plan.steps_per_epoch
         derived = with_step_intervals(stored.with_derived(task.settings), per_epoch)
         if derived != stored:
-            directory.write(directory.config, directory.read_config() | describe_run(derived))
+            directory.write(directory.config, fields | describe_run(derived))
     sync_global_devices("sized")
 
 

@@ -14,7 +14,6 @@ from transformer_jax.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.recipes.recipe import Recipe
-    from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
     "INFERRED",
@@ -24,7 +23,6 @@ __all__ = [
     "infer_recipe",
     "named_runs",
     "recipe_name",
-    "recipe_of",
     "stored_recipe",
 ]
 
@@ -95,20 +93,6 @@ def recipe_name(fields: Mapping[str, Any]) -> str | None:
     """
     stored = fields.get("recipe")
     return infer_recipe(fields) if stored is None else str(stored)
-
-
-def recipe_of(directory: "RunDirectory", *, check: bool = True) -> "Recipe[Any, Any]":
-    """Returns the recipe of a stored run or of a Hugging Face folder.
-
-    Args:
-        directory: The run or the folder.
-        check: Whether to refuse a ``config.json`` that was changed after training.
-
-    Raises:
-        CheckpointError: ``config.json`` is damaged, names an unknown recipe, or does not describe a
-            model of this library.
-    """
-    return stored_recipe(directory.read_config(check=check), directory.config)
 
 
 def stored_recipe(fields: Mapping[str, Any], file: Path) -> "Recipe[Any, Any]":

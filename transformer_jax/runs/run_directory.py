@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_OURS",
-    "ConfigFile",
     "RunDirectory",
     "describe_run",
     "group_of",
     "how_to_continue",
+    "read_object",
     "stored_settings",
 ]
 
@@ -269,18 +269,10 @@ class RunDirectory:
         """
         from transformer_jax.runs.config_guard import refuse_changed
 
-        fields = current_config(self._read(self.config))
+        fields = current_config(read_object(self.config))
         if check:
             refuse_changed(self.config, fields, self.path, self.allow_changed)
         return fields
-
-    def group(self, *names: str) -> dict[str, Any]:
-        """Reads a group of settings in ``config.json``, such as data, read; empty if absent.
-
-        Raises:
-            CheckpointError: See :meth:`read_config`; or the group is not an object.
-        """
-        return group_of(self.read_config(), *names, file=str(self.config))
 
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
@@ -347,18 +339,7 @@ class RunDirectory:
         Raises:
             CheckpointError: The file is missing or damaged.
         """
-        return self._read(self.results)
-
-    def _read(self, path: Path) -> dict[str, Any]:
-        try:
-            fields = json.loads(read_file(path, _LARGEST_JSON).decode("utf-8"))
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, RecursionError):
-            raise CheckpointError(f"{path}: damaged (not JSON)") from None
-        if not isinstance(fields, dict):
-            raise CheckpointError(f"{path}: damaged (not an object)")
-        return fields
+        return read_object(self.results)
 
     def write(self, path: Path, fields: dict[str, Any]) -> None:
         """Writes a JSON file of the run atomically.
@@ -371,6 +352,23 @@ class RunDirectory:
             manifest.atomic_write(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON file with an object.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    try:
+        fields = json.loads(read_file(path, _LARGEST_JSON).decode("utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{path}: damaged (not JSON)") from None
+    if not isinstance(fields, dict):
+        raise CheckpointError(f"{path}: damaged (not an object)")
+    return fields
 
 
 def group_of(fields: Mapping[str, Any], *names: str, file: str = "config.json") -> dict[str, Any]:
@@ -396,20 +394,3 @@ def group_of(fields: Mapping[str, Any], *names: str, file: str = "config.json") 
                 f"settings is needed"
             )
     return dict(fields)
-
-
-class ConfigFile(RunDirectory):
-    """The settings in a file, without the checks of its run."""
-
-    def __init__(self, file: Path):
-        super().__init__(file.parent)
-        self.config = file
-
-    def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """Reads the fields of the file, without comparison with checkpoints.
-
-        Raises:
-            CheckpointError: The file is missing or damaged.
-        """
-        del check
-        return super().read_config(check=False)
