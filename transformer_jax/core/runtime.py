@@ -17,17 +17,38 @@ from pathlib import Path
 
 __all__ = [
     "enable_compilation_cache",
+    "imports_own_code",
     "multiplies_bfloat16",
     "prepare_process",
+    "program_folder",
     "retain_freed_memory",
     "uncollected",
 ]
 
 
+_programs: Path | None = None  # folder of traced programs
+_own_code = False
+
+
 def prepare_process() -> None:
-    """Sets the allocator and the compilation cache of a command, before it computes."""
+    """Sets the allocator and the caches of a command, before it computes."""
+    global _programs
     retain_freed_memory()
-    enable_compilation_cache()
+    _programs = enable_compilation_cache() or _programs
+
+
+def program_folder() -> Path | None:
+    """Returns the folder of traced programs, which is the folder of compiled ones.
+
+    None if there is none, and after :func:`imports_own_code`.
+    """
+    return None if _own_code else _programs
+
+
+def imports_own_code() -> None:
+    """Notes that code of the user may change what a program of the package computes."""
+    global _own_code
+    _own_code = True
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Compiled programs of text generation: prefill, generation, search and scoring."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from transformer_jax.decoding.scoring import TeacherForced, teacher_forced_log_p
 from transformer_jax.decoding.search import advance_search, continue_search, search, search_trail
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, search_settings
 from transformer_jax.decoding.search_state import (
+    Hypotheses,
     PromptContext,
     SearchResult,
     SearchRows,
@@ -25,6 +26,8 @@ from transformer_jax.decoding.search_state import (
     start_search,
 )
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
+from transformer_jax.decoding.stored_programs import stored
+from transformer_jax.models.layers.cache import Cache, LayerCache
 from transformer_jax.models.partition import Graph
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.parallel.placement import MeshProgram, split_model
@@ -71,6 +74,10 @@ class SearchPrompts(NamedTuple):
     keys: PyTree = None  # [B], sampling keys
 
 
+# The types of a search's state, besides its own.
+_STATE = (Hypotheses, PromptContext, Cache, LayerCache)
+
+
 class Programs:
     """Functions of parameters and token arrays, each compiled once per shape and kept.
 
@@ -92,19 +99,31 @@ class Programs:
     def __init__(self, graph: Graph, special: SpecialTokens, *, num_draft_tokens: int = 0):
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
-        self.begin = MeshProgram(self._begin_batch, static_argnames=("plan", "size", "length"))
-        self.resume = MeshProgram(
-            self._resume_batch, static_argnames=("plan", "length"), donate_argnums=1
+
+        def program(
+            function: Callable[..., PyTree], *returns: type, **options: object
+        ) -> MeshProgram:
+            parts = graph, special, num_draft_tokens
+            return MeshProgram(stored(function, *parts, returns=returns), **options)
+
+        state, draft = (SearchState, *_STATE), (PromptLookupState, *_STATE)
+        self.begin = program(self._begin_batch, *state, static_argnames=("plan", "size", "length"))
+        self.resume = program(
+            self._resume_batch, *state, static_argnames=("plan", "length"), donate_argnums=1
         )
-        self.decode = MeshProgram(self._decode_batch, static_argnames="plan", donate_argnums=1)
+        self.decode = program(self._decode_batch, *state, static_argnames="plan", donate_argnums=1)
         # The argument is not donated: memory of a different size cannot be reused.
         self.grow = MeshProgram(_grown, static_argnames="size")
-        self.search = MeshProgram(self._search_batch, static_argnames=("plan", "length", "sizes"))
-        self.draft_prefill = MeshProgram(self._draft_prefill_one, static_argnames="length")
-        self.draft_decode = MeshProgram(self._draft_decode_one, donate_argnums=1)
-        self.score = MeshProgram(self._score_batch, static_argnames="best")
-        self.logits = MeshProgram(self._logits_batch)
-        self.trail = MeshProgram(self._trail_batch, static_argnames=("plan", "length"))
+        self.search = program(
+            self._search_batch, SearchResult, static_argnames=("plan", "length", "sizes")
+        )
+        self.draft_prefill = program(self._draft_prefill_one, *draft, static_argnames="length")
+        self.draft_decode = program(self._draft_decode_one, *draft, donate_argnums=1)
+        self.score = program(self._score_batch, TeacherForced, static_argnames="best")
+        self.logits = program(self._logits_batch)
+        self.trail = program(
+            self._trail_batch, SearchResult, SearchTrail, static_argnames=("plan", "length")
+        )
 
     def _begin_batch(
         self,

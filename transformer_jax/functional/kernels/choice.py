@@ -41,6 +41,7 @@ __all__ = [
     "device_reason",
     "divide_queries",
     "recorded_choices",
+    "records_choices",
     "resolve_implementation",
     "run_kernel",
     "select_kernel",
@@ -166,6 +167,11 @@ def recorded_choices() -> Iterator[list[Choice]]:
         yield choices
     finally:
         _choices.reset(token)
+
+
+def records_choices() -> bool:
+    """Returns whether attention calls are recorded, as inside :func:`recorded_choices`."""
+    return _choices.get() is not None
 
 
 def _chosen(kernel: Kernel, why: str = "") -> Kernel:

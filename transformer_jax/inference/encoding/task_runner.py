@@ -1,6 +1,7 @@
 """Runs fine-tuned models on texts: classes, labels, numbers, tags, answers."""
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,9 +19,11 @@ from transformer_jax.data.question_examples import SpanExamples, encode_question
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary_check import check_vocabulary
+from transformer_jax.decoding.stored_programs import stored
 from transformer_jax.inference.encoding.batching import Batches
 from transformer_jax.interop.cross_encoders import ScoreActivation
 from transformer_jax.models.build import TaskKind
+from transformer_jax.models.partition import Graph
 from transformer_jax.training.objectives import encoder_inputs
 
 __all__ = ["AnswerSpan", "NoTokensError", "ReadingForm", "TaskRunner", "UnreadTextError"]
@@ -107,6 +110,18 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+def _shares_of(
+    graph: Graph,
+    shares: Callable[[jax.Array], jax.Array],
+    has_types: bool,
+    params: Any,
+    batch: dict[str, Any],
+) -> jax.Array:
+    tokens, lengths, types = encoder_inputs(batch)
+    types = types if has_types else jnp.zeros_like(types)
+    return shares(nnx.merge(graph, params)(tokens, lengths, types))
+
+
 class TaskRunner:
     """Labels texts with an encoder or a decoder with a head for a task.
 
@@ -152,13 +167,8 @@ class TaskRunner:
         self._preparation = form.preparation
         regress = kind == "regress"
         shares = _ACTIVATIONS[form.activation] if regress else _SHARES.get(kind, jax.nn.softmax)
-
-        def program(params: Any, batch: dict[str, Any]) -> jax.Array:
-            tokens, lengths, types = encoder_inputs(batch)
-            types = types if form.has_types else jnp.zeros_like(types)
-            return shares(nnx.merge(graph, params)(tokens, lengths, types))
-
-        self._run = Batches(program, tokens=tokens, pad=tokenizer.pad)
+        program = functools.partial(_shares_of, graph, shares, form.has_types)
+        self._run = Batches(stored(program), tokens=tokens, pad=tokenizer.pad)
 
     @property
     def params(self) -> Any:

@@ -25,6 +25,7 @@ from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.data.words import find_word, word_spans
+from transformer_jax.decoding.stored_programs import stored
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.inference.encoding.batching import (
     PackedBatches,
@@ -39,6 +40,7 @@ from transformer_jax.inference.encoding.pooling import (
     pool_hidden_states,
 )
 from transformer_jax.models.layers.surgery import with_attention_kernels
+from transformer_jax.models.partition import Graph
 from transformer_jax.models.transformer.layers import stack_weights
 from transformer_jax.models.transformer.models import TransformerEncoderDecoder
 from transformer_jax.parallel.placement import MeshProgram
@@ -271,12 +273,7 @@ class Embedder:
     def _program(self, layers: Layers, pool: Pools, skip: int) -> PackedBatches:
         """Returns the program that computes the vectors of one batch."""
         if (layers, pool, skip) not in self._runs:
-            graph = self._graph
-
-            def program(params: Any, batch: dict[str, Any]) -> Array:
-                every = _layers(nnx.merge(graph, params), batch)
-                return pool_hidden_states(combine_layers(every, layers), batch, pool, skip)
-
+            program = stored(functools.partial(_pooled, self._graph, layers, pool, skip))
             run = PackedBatches(program, tokens=self._tokens, pad=self._tokenizer.pad)
             self._runs[layers, pool, skip] = run
         return self._runs[layers, pool, skip]
@@ -317,6 +314,13 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
     see = lambda weights: maps.append(weights)
     model.encode(batch["tokens"], batch["lengths"], on_weights=(see, see))
     return stack_weights(maps)
+
+
+def _pooled(
+    graph: Graph, layers: Layers, pool: Pools, skip: int, params: Any, batch: dict[str, Any]
+) -> Array:
+    every = _layers(nnx.merge(graph, params), batch)
+    return pool_hidden_states(combine_layers(every, layers), batch, pool, skip)
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
