@@ -123,10 +123,7 @@ class Attention(AttentionFlags, LanguageFlags, CheckpointCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        theirs = {
-            "target": self.target is not None,
-            "num_beams": self.num_beams is not None,
-        }
+        theirs = {"target": self.target is not None, "num_beams": self.num_beams is not None}
         theirs["picture"] = self.picture not in (None, kind)
         self.check_languages(name)
         for setting, given in theirs.items():

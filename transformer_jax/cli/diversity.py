@@ -124,10 +124,7 @@ class DiversityCommand(LanguageFlags, PredictionCommand):
         }
 
     def write(
-        self,
-        lines: Sequence[str],
-        found: dict[str, list[list[str]]],
-        rows: "dict[str, Diversity]",
+        self, lines: Sequence[str], found: dict[str, list[list[str]]], rows: "dict[str, Diversity]"
     ) -> None:
         """Writes the JSON file and the picture, if requested."""
         if self.json is not None:

@@ -41,12 +41,7 @@ from transformer_jax.laboratory.settings import (
     ScaleSettings,
 )
 
-__all__ = [
-    "COMMANDS",
-    "main",
-    "run",
-    "run_as_program",
-]
+__all__ = ["COMMANDS", "main", "run", "run_as_program"]
 
 PROGRAM = f"{commands.PROGRAM} laboratory"
 

@@ -128,32 +128,13 @@ LATER: dict[str, tuple[str, Json]] = {
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
 FLAGS: dict[str, dict[str, str]] = {
-    "answer": {
-        "--best": "--top",
-        "--top-k": "--top",
-        "--longest": "--max-answer-len",
-    },
-    "attention": {
-        "--beams": "--num-beams",
-    },
-    "classify": {
-        "--read-ahead": "--buffer-size",
-    },
-    "describe": {
-        "--batch": "--batch-size",
-        "--target": "--plan",
-    },
-    "embed": {
-        "--block": "--buffer-size",
-        "--tokens": "--max-tokens",
-    },
-    "evaluate": {
-        "--beams": "--num-beams",
-        "--beside": "--compare",
-    },
-    "export": {
-        "--shard-gigabytes": "--max-shard-size",
-    },
+    "answer": {"--best": "--top", "--top-k": "--top", "--longest": "--max-answer-len"},
+    "attention": {"--beams": "--num-beams"},
+    "classify": {"--read-ahead": "--buffer-size"},
+    "describe": {"--batch": "--batch-size", "--target": "--plan"},
+    "embed": {"--block": "--buffer-size", "--tokens": "--max-tokens"},
+    "evaluate": {"--beams": "--num-beams", "--beside": "--compare"},
+    "export": {"--shard-gigabytes": "--max-shard-size"},
     "finetune": {
         "--task.init": "--init-from",
         "--task.init-from": "--init-from",
@@ -174,14 +155,8 @@ FLAGS: dict[str, dict[str, str]] = {
         "--no-repeat-ngram": "--no-repeat-ngram-size",
         "--rules": "--generation-config",
     },
-    "prompt": {
-        "--shots": "--num-shots",
-        "--same": "--match-field",
-        "--tokens": "--max-new-tokens",
-    },
-    "score": {
-        "--whole": "--as-one-text",
-    },
+    "prompt": {"--shots": "--num-shots", "--same": "--match-field", "--tokens": "--max-new-tokens"},
+    "score": {"--whole": "--as-one-text"},
     "translate": {
         "--beams": "--num-beams",
         "--alpha": "--length-penalty",

@@ -115,11 +115,7 @@ def _speaks() -> bool:
 
 @contextlib.contextmanager
 def show_progress(
-    name: str,
-    total: int | None = None,
-    *,
-    console: Console | None = None,
-    every: float = _EVERY,
+    name: str, total: int | None = None, *, console: Console | None = None, every: float = _EVERY
 ) -> Iterator[Activity]:
     """Shows the progress of long work; it is erased from a terminal at the end.
 
@@ -152,11 +148,7 @@ def _bar(activity: Activity, console: Console) -> Iterator[None]:
     if live is None:
         # Results on standard output are not redirected.
         live = Live(
-            activity,
-            console=console,
-            refresh_per_second=4,
-            transient=True,
-            redirect_stdout=False,
+            activity, console=console, refresh_per_second=4, transient=True, redirect_stdout=False
         )
         with live, shown_by(live):
             yield

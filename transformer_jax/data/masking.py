@@ -80,10 +80,7 @@ class MLMMasking:
         ids = np.arange(tokenizer.vocab_size)
         plain = ids[~np.isin(ids, list(tokenizer.special_ids))]
         return cls(
-            tokenizer.mask,
-            plain,
-            tokenizer.is_continuation if whole_word_mask else None,
-            **shares,
+            tokenizer.mask, plain, tokenizer.is_continuation if whole_word_mask else None, **shares
         )
 
     def room(self, T: int) -> int:

@@ -123,10 +123,7 @@ def build_sentences(
 
 
 def _encode(
-    texts: DocumentStream,
-    tokenizer: Tokenizer,
-    blanks: bool,
-    add: Callable[[np.ndarray], object],
+    texts: DocumentStream, tokenizer: Tokenizer, blanks: bool, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Passes blocks of ids to ``add``; returns offsets of sentences and documents, and counts."""
     offsets, documents = array.array("q", [0]), array.array("q", [0])

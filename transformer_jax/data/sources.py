@@ -258,11 +258,7 @@ def load_splits(data: PairData) -> Splits:
 
 
 def read_pairs(
-    files: Files,
-    read: ReadOptions = ReadOptions(),
-    where: str = "data",
-    *,
-    every: bool = False,
+    files: Files, read: ReadOptions = ReadOptions(), where: str = "data", *, every: bool = False
 ) -> Pairs:
     """Reads the pairs of two aligned files, or of one TSV or JSONL file.
 

@@ -266,12 +266,7 @@ class LabeledReader(PreparedReader):
 
 
 def open_labeled(
-    name: str,
-    data_dir: str | None,
-    texts: Sequence[str],
-    label: str,
-    *,
-    numbers: bool = False,
+    name: str, data_dir: str | None, texts: Sequence[str], label: str, *, numbers: bool = False
 ) -> LabeledReader:
     """Opens a data set by name; see ``find_prepared`` and ``LabeledReader``."""
     _package()

@@ -371,10 +371,7 @@ def train_tokenizer(
 
 
 def load_tokenizer(
-    path: str | pathlib.Path,
-    *,
-    sha256: str | None = None,
-    special: SpecialNames | None = None,
+    path: str | pathlib.Path, *, sha256: str | None = None, special: SpecialNames | None = None
 ) -> Tokenizer:
     """Loads a ``tokenizer.json``, whether trained here or not.
 

@@ -9,10 +9,7 @@ __all__ = ["check_vocabulary"]
 
 
 def check_vocabulary(
-    tokenizer: Any,
-    *vocabs: int,
-    exact: bool = False,
-    where: str | os.PathLike[str] | None = None,
+    tokenizer: Any, *vocabs: int, exact: bool = False, where: str | os.PathLike[str] | None = None
 ) -> None:
     """Refuses a tokenizer whose ids exceed a model's embeddings; spare embeddings are usual.
 

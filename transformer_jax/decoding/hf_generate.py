@@ -193,12 +193,7 @@ class HFGenerator:
                 None if images is None else np.pad(images, ((0, rows - B), *[(0, 0)] * 3)),
             ),
             values_of(
-                config,
-                plan,
-                vocab=self.written_vocab,
-                length=steps,
-                prompt=known,
-                longest=longest,
+                config, plan, vocab=self.written_vocab, length=steps, prompt=known, longest=longest
             ),
             np.int32(longest - known),
             plan=plan,

@@ -169,9 +169,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         return continuation, steps
 
     def window_log_probs(
-        self,
-        texts: Sequence[Sequence[int] | np.ndarray],
-        asked: list[tuple[int, Window]],
+        self, texts: Sequence[Sequence[int] | np.ndarray], asked: list[tuple[int, Window]]
     ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
         """Scores windows, with windows of similar size in one batch."""
         for place, forced in self._forced(texts, asked):

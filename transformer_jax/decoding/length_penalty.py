@@ -7,11 +7,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.decoding.generation_config import LengthLimit, Normalization
 
-__all__ = [
-    "learn_length_limit",
-    "learn_longest",
-    "length_penalty",
-]
+__all__ = ["learn_length_limit", "learn_longest", "length_penalty"]
 
 _QUANTILE = 0.99  # of training pairs: the remaining ratios may come from misaligned lines
 _ROOM = 2.0  # the model may write this many times the length of such a text

@@ -19,13 +19,7 @@ from transformer_jax.decoding.text_generation import TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer, frame_of
 from transformer_jax.models.recurrent_config import ModelConfig
 
-__all__ = [
-    "TRANSLATOR_SETTINGS",
-    "Directions",
-    "LineTranslator",
-    "each_direction",
-    "sampled",
-]
+__all__ = ["TRANSLATOR_SETTINGS", "Directions", "LineTranslator", "each_direction", "sampled"]
 
 Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one per line
 Find: TypeAlias = Callable[[GenerationSequence], list[Continuation]]

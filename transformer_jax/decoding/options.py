@@ -8,12 +8,7 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 
-__all__ = [
-    "BatchingConfig",
-    "SpecialTokens",
-    "TranslationBatching",
-    "special_tokens",
-]
+__all__ = ["BatchingConfig", "SpecialTokens", "TranslationBatching", "special_tokens"]
 
 
 class SpecialTokens(NamedTuple):
@@ -31,10 +26,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(
-    tokenizer: TextTokenizer,
-    vocab_size: int,
-    ends: bool = True,
-    end_tokens: tuple[int, ...] = (),
+    tokenizer: TextTokenizer, vocab_size: int, ends: bool = True, end_tokens: tuple[int, ...] = ()
 ) -> SpecialTokens:
     """Returns the special tokens of generated texts.
 

@@ -62,9 +62,7 @@ class ContextTextGenerator(CausalTextGenerator):
 
     @abc.abstractmethod
     def window_log_probs(
-        self,
-        texts: Sequence[Sequence[int] | np.ndarray],
-        asked: list[tuple[int, Window]],
+        self, texts: Sequence[Sequence[int] | np.ndarray], asked: list[tuple[int, Window]]
     ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
         """Returns the log-probability of each token but the first, for each window of each text."""
 

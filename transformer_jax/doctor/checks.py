@@ -255,13 +255,9 @@ def packing_checks(
     alone = lambda texts: whole(_filled(texts, tokens))[:1, : texts.shape[1]]
     packed = lambda *args: sized(run(*args))
     return [
+        Check("packing", lambda t: laws.packing(packed, alone, documents, length=T, tolerance=t)),
         Check(
-            "packing",
-            lambda t: laws.packing(packed, alone, documents, length=T, tolerance=t),
-        ),
-        Check(
-            "packed_mates",
-            lambda t: laws.packed_mates(packed, documents, length=T, tolerance=t),
+            "packed_mates", lambda t: laws.packed_mates(packed, documents, length=T, tolerance=t)
         ),
     ]
 

@@ -80,13 +80,7 @@ class Result:
 # The model of a certificate; one of n-grams has only the first two.
 About = TypedDict(
     "About",
-    {
-        "class": str,
-        "dtype": str,
-        "parameters": int,
-        "sha256": str,
-        "attention_kernels": list[str],
-    },
+    {"class": str, "dtype": str, "parameters": int, "sha256": str, "attention_kernels": list[str]},
     total=False,
 )
 

@@ -60,8 +60,7 @@ def kernel_checks(model: nnx.Module) -> list[Check]:
 
     def check(law: str, run: Callable[..., Finding]) -> Check:
         return Check(
-            law,
-            lambda t: largest((name, run(*case, tolerance=t)) for name, case in cases.items()),
+            law, lambda t: largest((name, run(*case, tolerance=t)) for name, case in cases.items())
         )
 
     return [

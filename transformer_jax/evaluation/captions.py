@@ -179,9 +179,7 @@ class CaptionScores:
 
 
 def caption_scores(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    tokenize: str | None = None,
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str | None = None
 ) -> CaptionScores:
     """Returns the scores of one caption per picture.
 

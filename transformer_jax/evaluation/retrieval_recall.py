@@ -77,9 +77,7 @@ def recall(
 
 
 def recalls(
-    images: Float[np.ndarray, "I P"],
-    texts: Float[np.ndarray, "C P"],
-    own: Bool[np.ndarray, "I C"],
+    images: Float[np.ndarray, "I P"], texts: Float[np.ndarray, "C P"], own: Bool[np.ndarray, "I C"]
 ) -> dict[str, float]:
     """Returns recall at 1, 5 and 10 of texts by images and images by texts, and their mean at 1.
 

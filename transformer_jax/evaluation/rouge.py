@@ -61,9 +61,7 @@ def choose_words(texts: Sequence[str]) -> str:
 
 
 def rouge_scores(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    tokenize: str | None = None,
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str | None = None
 ) -> RougeScores:
     """Computes mean ROUGE of summaries (Lin 2004).
 

@@ -62,9 +62,7 @@ def convolve(
 
 
 @real_arguments
-def max_pool(
-    images: Float[Array, "B height width C"],
-) -> Float[Array, "B height//2 width//2 C"]:
+def max_pool(images: Float[Array, "B height width C"]) -> Float[Array, "B height//2 width//2 C"]:
     """The maxima of 3 × 3 pixels around every second pixel of every second line.
 
     Both sides are even. On XLA:CPU the gradient of these slices takes a fraction of the time of the

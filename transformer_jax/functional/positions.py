@@ -30,11 +30,7 @@ RotaryScaling = tuple[float, float, float, int]
 
 
 def sinusoidal(
-    length: int,
-    width: int,
-    layout: Layout = "interleaved",
-    start: int = 0,
-    base: float = 10_000.0,
+    length: int, width: int, layout: Layout = "interleaved", start: int = 0, base: float = 10_000.0
 ) -> Float[Array, "{length} {width}"]:
     """Sinusoidal position encodings: ``sin(t / base^(2i/D))`` and the same with ``cos``.
 

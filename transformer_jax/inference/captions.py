@@ -86,11 +86,7 @@ class CaptionPredictor(Predictor):
         self._usual = search_settings(facts) | {"max_len_a": 0.0}
 
     def __call__(
-        self,
-        images: Any,
-        *,
-        generation_config: ConfigChoice = None,
-        **settings: Any,
+        self, images: Any, *, generation_config: ConfigChoice = None, **settings: Any
     ) -> Any:
         """Returns the caption of a picture, or a list of captions.
 

@@ -241,11 +241,7 @@ def _changed(config: GenerationConfig, changes: Mapping[str, Any]) -> Generation
 
 
 def _continuation(
-    sequence: GenerationSequence,
-    ids: list[int],
-    score: float,
-    config: GenerationConfig,
-    most: int,
+    sequence: GenerationSequence, ids: list[int], score: float, config: GenerationConfig, most: int
 ) -> Continuation:
     """Returns one text of a sequence: ``ids`` up to an end token, without padding.
 

@@ -208,9 +208,7 @@ class RewardPredictor(RegressionPredictor):
     _predictor: RewardRunner
 
     def __call__(  # type: ignore[override]
-        self,
-        texts: Rewarded | Sequence[Rewarded],
-        text_pairs: str | Sequence[str] | None = None,
+        self, texts: Rewarded | Sequence[Rewarded], text_pairs: str | Sequence[str] | None = None
     ) -> Float[np.ndarray, " B"]:
         """Returns the reward of each text or conversation, always as an array.
 

@@ -227,9 +227,7 @@ class CTranslate2LanguageModel(ContextTextGenerator):
         return found
 
     def window_log_probs(
-        self,
-        texts: Sequence[Sequence[int] | np.ndarray],
-        asked: list[tuple[int, Window]],
+        self, texts: Sequence[Sequence[int] | np.ndarray], asked: list[tuple[int, Window]]
     ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
         """Returns the log-probability of each token except the first, by window and text."""
         for i, window in asked:

@@ -33,12 +33,7 @@ from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.two_towers import TwoTowers
 
-__all__ = [
-    "HFCheckpoint",
-    "abstract_model",
-    "open_hf_checkpoint",
-    "parameter_shapes",
-]
+__all__ = ["HFCheckpoint", "abstract_model", "open_hf_checkpoint", "parameter_shapes"]
 
 # Model types similar to a known one.
 _REFUSED = {

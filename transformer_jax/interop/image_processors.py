@@ -19,10 +19,7 @@ __all__ = ["processor_fields", "published_preprocessing", "read_processor"]
 Channels = tuple[float, float, float]
 _HALF: Channels = (0.5, 0.5, 0.5)
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_OPENAI = (
-    (0.48145466, 0.4578275, 0.40821073),
-    (0.26862954, 0.26130258, 0.27577711),
-)
+_OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
 class Defaults(NamedTuple):

@@ -88,10 +88,7 @@ def language_tokens(settings: Settings) -> tuple[str, ...]:
 
 
 def find_languages(
-    backend: "tokenizers.Tokenizer",
-    settings: Settings,
-    kind: str,
-    roles: Mapping[str, Any],
+    backend: "tokenizers.Tokenizer", settings: Settings, kind: str, roles: Mapping[str, Any]
 ) -> LanguageTags | None:
     """Returns the languages of a folder; None for a model with one direction.
 

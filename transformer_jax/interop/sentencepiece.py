@@ -100,10 +100,7 @@ def parse_model(data: bytes) -> PieceModel:
 
 
 def piece_tokenizer(
-    model: PieceModel,
-    *,
-    numbers: Mapping[str, int] | None = None,
-    extra: Sequence[str] = (),
+    model: PieceModel, *, numbers: Mapping[str, int] | None = None, extra: Sequence[str] = ()
 ) -> tokenizers.Tokenizer:
     """Returns a tokenizer with the same ids as SentencePiece.
 

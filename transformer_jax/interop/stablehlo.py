@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from transformer_jax.interop.exported_functions import Function
     from transformer_jax.interop.family import Model
 
-__all__ = [
-    "Portable",
-    "check_stablehlo",
-    "load_stablehlo",
-    "write_stablehlo",
-]
+__all__ = ["Portable", "check_stablehlo", "load_stablehlo", "write_stablehlo"]
 
 _FORMAT = "transformer-jax stablehlo 1"
 _MANIFEST, _WEIGHTS = "manifest.json", "model.safetensors"

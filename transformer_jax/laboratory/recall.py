@@ -127,12 +127,7 @@ def make_reader(name: ReaderName, size: int, *, symbols: int, length: int, seed:
         seed: Random seed of the parameters.
     """
     return Reader(
-        name,
-        size,
-        vocab_size=2 * symbols + 1,
-        classes=symbols,
-        length=length,
-        rngs=nnx.Rngs(seed),
+        name, size, vocab_size=2 * symbols + 1, classes=symbols, length=length, rngs=nnx.Rngs(seed)
     )
 
 

@@ -42,11 +42,7 @@ def loss_padding(
 
 @law("The loss of a batch is the sum of the losses of its rows without their padding.")
 def loss_length(
-    totals: Totals,
-    batch: PyTree,
-    real: Bool[Array | np.ndarray, "B T"],
-    *,
-    tolerance: float = 1e-5,
+    totals: Totals, batch: PyTree, real: Bool[Array | np.ndarray, "B T"], *, tolerance: float = 1e-5
 ) -> Finding:
     """Checks that each row contributes as much as alone, cut to its real tokens.
 

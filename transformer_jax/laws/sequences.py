@@ -13,10 +13,7 @@ __all__ = ["packed_mates", "packing", "permutation"]
 
 # Outputs [1 T ...] of documents packed into one row: tokens, segments (0 is padding) and positions
 # within the document, each [1 T].
-Packed = Callable[
-    [Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"]],
-    PyTree,
-]
+Packed = Callable[[Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"], Int[np.ndarray, "1 T"]], PyTree]
 
 
 @law("Documents packed into one row give the outputs of each alone.")

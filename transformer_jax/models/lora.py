@@ -19,14 +19,7 @@ from transformer_jax.models.layers.surgery import replaced
 from transformer_jax.models.lora_layers import LEAVES, LoRALinear, adapter_parameters, init_adapter
 from transformer_jax.models.partition import Graph, Partition, overlay, where
 
-__all__ = [
-    "find_targets",
-    "lora",
-    "merged",
-    "not_finite",
-    "split_adapters",
-    "with_adapters",
-]
+__all__ = ["find_targets", "lora", "merged", "not_finite", "split_adapters", "with_adapters"]
 
 Model = TypeVar("Model", bound=nnx.Module)
 

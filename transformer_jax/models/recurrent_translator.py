@@ -97,10 +97,7 @@ def _encoder(config: RecurrentConfig, rngs: nnx.Rngs) -> RecurrentEncoder:
     else:
         embedding = _table(config.vocab_size, E, config, rngs)
     return RecurrentEncoder(
-        embedding,
-        layers,
-        reverse=config.reverse_source,
-        dropout=config.dropout,
+        embedding, layers, reverse=config.reverse_source, dropout=config.dropout
     )
 
 

@@ -139,11 +139,7 @@ class StepDecoder(Module):
         raise NotImplementedError
 
     def hidden(
-        self,
-        inputs: Encoded,
-        tokens: Int[Array, "B T"],
-        *,
-        key: Key[Array, ""] | None = None,
+        self, inputs: Encoded, tokens: Int[Array, "B T"], *, key: Key[Array, ""] | None = None
     ) -> Float[Array, "B T D"]:
         """The hidden state at each token, from the tokens up to it and the encoded states.
 

@@ -120,10 +120,7 @@ class TwoTowers(Module):
         self.logit_bias = number(_BIAS) if contrast.loss == "sigmoid" else None
 
     def embed_images(
-        self,
-        images: Float[Array, "B height width channels"],
-        *,
-        key: Key[Array, ""] | None = None,
+        self, images: Float[Array, "B height width channels"], *, key: Key[Array, ""] | None = None
     ) -> Float32[Array, "B P"]:
         """Returns the vector of each image, of length 1.
 

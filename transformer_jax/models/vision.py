@@ -189,10 +189,7 @@ class ImageClassifier(VisionEncoder):
         self.distilled_labels = head() if config.image.distillation == "head" else None
 
     def __call__(  # type: ignore[override]
-        self,
-        images: Float[Array, "B height width channels"],
-        *,
-        key: Key[Array, ""] | None = None,
+        self, images: Float[Array, "B height width channels"], *, key: Key[Array, ""] | None = None
     ) -> Float32[Array, "B V"]:
         """``W h₁ + b`` for each image, in float32.
 

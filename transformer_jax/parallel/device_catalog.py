@@ -251,10 +251,7 @@ def _topology(kind: str, size: str, platform: str) -> topologies.TopologyDescrip
     described = resources.files("transformer_jax.parallel") / "targets" / f"{kind}.txtpb"
     shape = f"1x1x{size}"
     return topologies.get_topology_desc(
-        platform="cuda",
-        topology_name=shape,
-        topology=shape,
-        target_config=described.read_text(),
+        platform="cuda", topology_name=shape, topology=shape, target_config=described.read_text()
     )
 
 

@@ -311,11 +311,7 @@ class Estimate:
     @property
     def temporaries(self) -> int:
         """Bytes besides arguments at the peak: in the loss, before it or after it."""
-        peak = max(
-            self.kept + self.loss,
-            self.kept + self.working,
-            self.working + self.gradients,
-        )
+        peak = max(self.kept + self.loss, self.kept + self.working, self.working + self.gradients)
         return round(peak + self.hidden + self.unsharded + self.cache)
 
     @property

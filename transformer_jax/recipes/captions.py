@@ -153,11 +153,7 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
         return Prepared(run, data, lambda: data.train.texts)
 
     def task(
-        self,
-        run: CaptionRun,
-        directory: "RunDirectory",
-        tokenizer: "Tokenizer",
-        data: ImageSplits,
+        self, run: CaptionRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: ImageSplits
     ) -> "Task":
         """Returns the task of captions."""
         from transformer_jax.recipes.freezing import initial_of

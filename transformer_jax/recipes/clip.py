@@ -139,11 +139,7 @@ class Clip(Recipe[ClipRun, ImageSplits]):
         return Prepared(run, data, lambda: data.train.texts)
 
     def task(
-        self,
-        run: ClipRun,
-        directory: "RunDirectory",
-        tokenizer: "Tokenizer",
-        data: ImageSplits,
+        self, run: ClipRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: ImageSplits
     ) -> "Task":
         """Returns the task of pairs."""
         from transformer_jax.models.partition import where

@@ -256,11 +256,7 @@ def _compared(texts: DirectionTexts, tags: LanguageTags, languages: Sequence[str
     return found
 
 
-def _compare(
-    path: Path,
-    translator: "Translator",
-    compared: Comparisons,
-) -> "list[dict[str, Any]]":
+def _compare(path: Path, translator: "Translator", compared: Comparisons) -> "list[dict[str, Any]]":
     """Writes the picture of the similarity of encoder states, and returns the values."""
     from transformer_jax.evaluation.similarity import parallel_similarity
     from transformer_jax.inference.encoder_means import EncoderMeans

@@ -224,11 +224,7 @@ def _learned(run: AnyRun, texts: Iterable[str], special: tuple[str, ...]) -> Tok
             size = vocabulary_for(texts, settings.kind)
             why = f" (tokenizer.vocab_size {size} chosen by the size of the text)"
         tokenizer = train_tokenizer(
-            settings.kind,
-            texts,
-            size,
-            special=special,
-            normalization=normalization_of(run),
+            settings.kind, texts, size, special=special, normalization=normalization_of(run)
         )
     took = time.monotonic() - began
     log(

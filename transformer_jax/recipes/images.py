@@ -125,11 +125,7 @@ class Images(Recipe[ImageRun, ImageSplits]):
         )
 
     def task(
-        self,
-        run: ImageRun,
-        directory: "RunDirectory",
-        tokenizer: "Tokenizer",
-        data: ImageSplits,
+        self, run: ImageRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: ImageSplits
     ) -> "Task":
         """Returns the task of labels."""
         from transformer_jax.recipes.tasks.image_task import ImageBatching, image_classification

@@ -35,12 +35,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = [
-    "EvaluateLanguageModels",
-    "LanguageModel",
-    "LanguageRun",
-    "TextRows",
-]
+__all__ = ["EvaluateLanguageModels", "LanguageModel", "LanguageRun", "TextRows"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -250,11 +250,7 @@ class OnPolicyLearning(Recipe[PolicyRun, PolicyData]):
         return dataclasses.replace(task, inputs=source.inputs)
 
     def train(
-        self,
-        run: PolicyRun,
-        directory: "RunDirectory",
-        data: PolicyData,
-        fit: Fit[PolicyRun],
+        self, run: PolicyRun, directory: "RunDirectory", data: PolicyData, fit: Fit[PolicyRun]
     ) -> int:
         """Trains a run to its end; the schedule of its optimizer counts updates instead of steps.
 

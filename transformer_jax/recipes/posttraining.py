@@ -187,10 +187,7 @@ def chat_encoder(
 
 
 def splits_on(
-    request: Any,
-    run: RunConfig,
-    directory: "RunDirectory",
-    kind: "PreferenceKind",
+    request: Any, run: RunConfig, directory: "RunDirectory", kind: "PreferenceKind"
 ) -> "PreferenceSplits":
     """Returns the data of the file of ``--data``, or of the run without it.
 

@@ -282,10 +282,7 @@ class Preferences(Recipe[PreferenceRun, "PreferenceSplits"]):
 
 
 def encode_data(
-    run: PreferenceRun,
-    directory: "RunDirectory",
-    tokenizer: "Tokenizer",
-    data: "PreferenceSplits",
+    run: PreferenceRun, directory: "RunDirectory", tokenizer: "Tokenizer", data: "PreferenceSplits"
 ) -> "tuple[EncodedCompletions, CompletionRows]":
     """Returns the tokenized examples of a run, and the batching rules."""
     from transformer_jax.inference.facts import start_token

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from transformer_jax.recipes.recipe import Recipe
     from transformer_jax.recipes.start import Start
 
-__all__ = [
-    "check_export",
-    "note_export",
-    "publication_of",
-    "republished_run",
-    "with_heads",
-]
+__all__ = ["check_export", "note_export", "publication_of", "republished_run", "with_heads"]
 
 # Families of runs that may take a part of their model from a start of another family.
 _COMPOSED = ("encoder-decoder", "captioner")

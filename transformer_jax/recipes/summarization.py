@@ -90,10 +90,7 @@ class Summarization(TextToText[SummarizationRun, SummarySplits]):
         return load_summaries(run.data)
 
     def prepare(
-        self,
-        run: SummarizationRun,
-        start: "Start | None",
-        given: "Given[SummarizationRun]",
+        self, run: SummarizationRun, start: "Start | None", given: "Given[SummarizationRun]"
     ) -> Prepared[SummarizationRun, SummarySplits]:
         """Returns a run whose tokenizer is trained on every text once, and on all summaries."""
         from transformer_jax.recipes.checks import validated

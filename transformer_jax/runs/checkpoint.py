@@ -58,14 +58,7 @@ from transformer_jax.runs.manifest import (
 if TYPE_CHECKING:
     from orbax.checkpoint import AsyncCheckpointer
 
-__all__ = [
-    "CheckpointScore",
-    "Checkpointer",
-    "Loaded",
-    "Restored",
-    "load_params",
-    "steps",
-]
+__all__ = ["CheckpointScore", "Checkpointer", "Loaded", "Restored", "load_params", "steps"]
 
 
 class Restored(NamedTuple):

@@ -60,10 +60,7 @@ class Loaded(NamedTuple):
 
 
 def load_params(
-    run: str | os.PathLike[str],
-    which: int | Literal["best", "last"] = "best",
-    *,
-    average: int = 1,
+    run: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", *, average: int = 1
 ) -> Loaded:
     """Loads verified parameters, without optimizer state, into host memory.
 
@@ -103,10 +100,7 @@ def load_params(
 
 
 def weights_digest(
-    run: str | os.PathLike[str],
-    which: int | Literal["best", "last"] = "best",
-    *,
-    average: int = 1,
+    run: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", *, average: int = 1
 ) -> str:
     """Returns a checksum of the parameters that :func:`load_params` would return.
 
@@ -123,10 +117,7 @@ def weights_digest(
 
 
 def load_parts(
-    run: str | os.PathLike[str],
-    which: int | Literal["best", "last"] = "best",
-    *,
-    average: int = 1,
+    run: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", *, average: int = 1
 ) -> Loaded:
     """Loads trained and frozen parameters separately, but otherwise like :func:`load_params`.
 

@@ -141,10 +141,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def of_earlier(
-        cls,
-        history: Iterable[MetricsLine],
-        scores: Mapping[int, CheckpointScore],
-        metric: Metric,
+        cls, history: Iterable[MetricsLine], scores: Mapping[int, CheckpointScore], metric: Metric
     ) -> "Standing":
         """Returns the standing of a run of an earlier version, without it in manifests.
 

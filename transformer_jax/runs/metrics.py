@@ -151,12 +151,7 @@ class MetricsLog:
     """
 
     def __init__(
-        self,
-        path: Path,
-        start: int = 0,
-        *,
-        tensorboard: Path | None = None,
-        writes: bool = True,
+        self, path: Path, start: int = 0, *, tensorboard: Path | None = None, writes: bool = True
     ):
         self.path = path
         lines = _until(_read(path), start)

@@ -83,12 +83,7 @@ class Loop:
 
 
 def fit(
-    state: TrainState,
-    loop: Loop,
-    *,
-    steps: int,
-    start: int = 0,
-    padding: Iterable[Batch] = (),
+    state: TrainState, loop: Loop, *, steps: int, start: int = 0, padding: Iterable[Batch] = ()
 ) -> FitResult:
     """Trains up to step ``steps`` and leaves the best and the last checkpoints.
 
@@ -122,12 +117,7 @@ def fit(
 
 class _TrainingLoop:
     def __init__(
-        self,
-        loop: Loop,
-        records: MetricsLog,
-        progress: Progress,
-        watchdog: Watchdog,
-        start: int,
+        self, loop: Loop, records: MetricsLog, progress: Progress, watchdog: Watchdog, start: int
     ):
         self.step, self.config, self.metric = loop.step, loop.config, loop.metric
         self.checkpointer, self.records, self.progress = loop.checkpointer, records, progress
@@ -148,11 +138,7 @@ class _TrainingLoop:
         self.reported_shapes = self.unmeasured = False
 
     def run(
-        self,
-        state: TrainState,
-        steps: int,
-        padding: Iterable[Batch],
-        stop: StopSignals,
+        self, state: TrainState, steps: int, padding: Iterable[Batch], stop: StopSignals
     ) -> FitResult:
         number, early = self.start, self._patience_over()
         if number < steps and not early:

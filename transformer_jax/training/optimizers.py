@@ -268,10 +268,7 @@ def weight_decay_mask(params: Parameters) -> PyTree:
 
 
 def make_optimizer(
-    config: OptimizerConfig,
-    width: int,
-    total_steps: int,
-    params: Parameters | None = None,
+    config: OptimizerConfig, width: int, total_steps: int, params: Parameters | None = None
 ) -> optax.GradientTransformation:
     """Chains clipping, the optimizer, decoupled weight decay and the schedule.
 

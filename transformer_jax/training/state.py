@@ -23,14 +23,7 @@ from transformer_jax.models.partition import EVERYTHING, Graph, Partition
 from transformer_jax.parallel.sharding import shardings, shardings_like
 from transformer_jax.training.updates import evaluated_parameters, optimizer_state
 
-__all__ = [
-    "TrainState",
-    "abstract_parts",
-    "abstract_state",
-    "create_state",
-    "digest",
-    "split",
-]
+__all__ = ["TrainState", "abstract_parts", "abstract_state", "create_state", "digest", "split"]
 
 
 class TrainState(NamedTuple):

@@ -426,10 +426,7 @@ def _shared(one: str, other: str) -> int:
 
 # Number of characters of conversations that are tokenized together.
 _CHARACTERS = 1_000_000
-_TURN: list[Message] = [
-    {"role": "user", "content": "a"},
-    {"role": "assistant", "content": "b"},
-]
+_TURN: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
 class EncodedChat(NamedTuple):

@@ -119,9 +119,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[AnswerSpans, jinja2.ext.loopcontrols],
+            trim_blocks=True, lstrip_blocks=True, extensions=[AnswerSpans, jinja2.ext.loopcontrols]
         )
         self.output = _WrittenText()  # for constants that the compiler computes
         self.filters["tojson"] = _tojson
@@ -152,11 +150,7 @@ def _tojson(
 ) -> str:
     """Encodes JSON without escaping characters for HTML."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 

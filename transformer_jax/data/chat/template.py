@@ -69,11 +69,7 @@ class ChatTemplate:
         return "endgeneration" in self.text
 
     def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = False,
-        **variables: Any,
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, **variables: Any
     ) -> RenderedChat:
         r"""Renders a conversation as text.
 

@@ -6,14 +6,7 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, log_unread
 from transformer_jax.data.images.pixel_decoding import SUFFIXES
 
-__all__ = [
-    "check_name",
-    "entries",
-    "find_pictures",
-    "is_folder",
-    "is_picture",
-    "scan_folder",
-]
+__all__ = ["check_name", "entries", "find_pictures", "is_folder", "is_picture", "scan_folder"]
 
 
 def find_pictures(folder: str, bad: BadRows | None = None) -> list[str]:

@@ -138,10 +138,7 @@ class ImageStore:
         return images
 
     def of_items(
-        self,
-        items: Any,
-        rows: Int[np.ndarray, " count"],
-        change: Augmentation | None = None,
+        self, items: Any, rows: Int[np.ndarray, " count"], change: Augmentation | None = None
     ) -> tuple[Int[np.ndarray, " B"], Float32[np.ndarray, "B height width C"]]:
         """Returns the examples of a batch, and their pictures.
 

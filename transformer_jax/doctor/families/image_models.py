@@ -58,10 +58,7 @@ def two_tower_checks(model: TwoTowers) -> list[Check]:
     args = (tokens,) if fills else (tokens, real)
     towers = (
         (Outputs(model, pictures, (images,)), None),
-        (
-            Outputs(model, _texts, args),
-            None if fills else real,
-        ),
+        (Outputs(model, _texts, args), None if fills else real),
     )
     return [check for outputs, real in towers for check in row_checks(outputs, None, real)]
 

@@ -24,10 +24,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     bias = fields.flag("attention_bias", False)
     fields.only(use_bidirectional_attention=False)
     fields = fields.filled(
-        max_position_embeddings=8192,
-        num_key_value_heads=4,
-        head_dim=256,
-        tie_word_embeddings=True,
+        max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True
     )
     cap = lambda name: (
         None if fields.is_null(name)

@@ -103,10 +103,7 @@ def prefix_of(tensors: Tensors) -> str:
 
 
 def base_config(
-    fields: ConfigReader,
-    tensors: Tensors,
-    settings: Mapping[str, object],
-    act: Key = SILU,
+    fields: ConfigReader, tensors: Tensors, settings: Mapping[str, object], act: Key = SILU
 ) -> TransformerConfig:
     """Returns a configuration with the common settings.
 
@@ -183,10 +180,7 @@ def gemma(fields: ConfigReader, tensors: Tensors) -> Model:
     """Returns a Gemma 1; gains are one more than the stored values, and embeddings are scaled."""
     fields.only(use_bidirectional_attention=False)
     fields = fields.filled(
-        max_position_embeddings=8192,
-        num_key_value_heads=16,
-        head_dim=256,
-        tie_word_embeddings=True,
+        max_position_embeddings=8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True
     )
     bias = fields.flag("attention_bias", False)
     settings = {**biases(bias, bias), "embedding.scale": None, "norm.gain_offset": 1.0}

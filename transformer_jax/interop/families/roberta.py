@@ -58,13 +58,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         "head.pooler": pooler or task in TEXT_TASKS,
         "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
     }
-    return encoder(
-        fields,
-        bert.config_of(fields, settings),
-        prefix=prefix,
-        task=task,
-        words=words,
-    )
+    return encoder(fields, bert.config_of(fields, settings), prefix=prefix, task=task, words=words)
 
 
 def mappings(model: Model) -> list[TensorMapping]:

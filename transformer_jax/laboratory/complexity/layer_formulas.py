@@ -14,11 +14,7 @@ from transformer_jax.functional.local_attention import local_blocks
 __all__ = ["GROWTH", "KINDS", "Growth", "Kind", "Layer"]
 
 Kind = Literal[
-    "self-attention",
-    "restricted self-attention",
-    "recurrent",
-    "convolution",
-    "dilated convolution",
+    "self-attention", "restricted self-attention", "recurrent", "convolution", "dilated convolution"
 ]
 
 

@@ -160,11 +160,7 @@ def training_flops(config: ModelConfig, rows: int, *lengths: int) -> float:
 
 
 def decoding(
-    config: ModelConfig,
-    *,
-    batch: int = 1,
-    source_length: int = 1,
-    target_length: int = 1,
+    config: ModelConfig, *, batch: int = 1, source_length: int = 1, target_length: int = 1
 ) -> Decoding:
     """The cost of generating ``target_length`` tokens one by one with a cache.
 

@@ -646,10 +646,7 @@ class Stack(Module):
         return self.run(x, masks, where, memory=memory, key=keys[1], watch=watch)[0]
 
     def prefill(
-        self,
-        x: Float[Array, "B T D"],
-        cache: Cache,
-        starts: Int[Array, " B"] | None = None,
+        self, x: Float[Array, "B T D"], cache: Cache, starts: Int[Array, " B"] | None = None
     ) -> tuple[Float[Array, "B D"], Cache]:
         """Returns the hidden states of the prompts' last tokens, and the filled cache.
 

@@ -329,11 +329,7 @@ def _skypilot(cluster: Cluster, machines: _Machines) -> dict[str, str]:
     }
 
 
-_INSTALL = {
-    "tpu": "transformer_jax[tpu]",
-    "gpu": "transformer_jax[cuda]",
-    "cpu": "transformer_jax",
-}
+_INSTALL = {"tpu": "transformer_jax[tpu]", "gpu": "transformer_jax[cuda]", "cpu": "transformer_jax"}
 _Fields = Callable[[Cluster, _Machines], dict[str, str]]
 # Per kind of file: its own flags, with an example if required; and its fields.
 KINDS: dict[str, tuple[dict[str, str], _Fields]] = {

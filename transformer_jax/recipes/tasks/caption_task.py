@@ -36,12 +36,7 @@ from transformer_jax.training import objectives
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Task
 
-__all__ = [
-    "CaptionBatches",
-    "PictureSettings",
-    "captioning",
-    "score_captions",
-]
+__all__ = ["CaptionBatches", "PictureSettings", "captioning", "score_captions"]
 
 _NAMES = ("exact", "sacrebleu", "cider")
 _LIMIT = "evaluation.max_length"

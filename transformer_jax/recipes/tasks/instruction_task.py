@@ -49,16 +49,10 @@ def instruction_tuning(
         rows: Packing of conversations into rows and batches.
     """
     plan_of = lambda chosen, shuffle: ChatPlan(
-        *chosen,
-        length=rows.sequence_length,
-        rows=rows.batch_size,
-        seed=rows.seed,
-        shuffle=shuffle,
+        *chosen, length=rows.sequence_length, rows=rows.batch_size, seed=rows.seed, shuffle=shuffle
     )
     data = lambda chosen, plan: Data.of(
-        plan,
-        _batches(chosen[0], rows, tokenizer),
-        [chosen[0].ids, chosen[0].answers, chosen[1]],
+        plan, _batches(chosen[0], rows, tokenizer), [chosen[0].ids, chosen[0].answers, chosen[1]]
     )
     plan, held = plan_of(train, True), {}
     if valid is not None and len(valid[1]):

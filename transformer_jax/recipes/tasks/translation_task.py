@@ -32,12 +32,7 @@ from transformer_jax.recipes.tasks.directions import (
     plan_of,
     store_lacks,
 )
-from transformer_jax.recipes.tasks.fit import (
-    Side,
-    check_restored,
-    describe_unknown,
-    log_scored,
-)
+from transformer_jax.recipes.tasks.fit import Side, check_restored, describe_unknown, log_scored
 from transformer_jax.recipes.tasks.settings import RECURRENT, EvaluationConfig
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
