@@ -1,6 +1,7 @@
 """The command line: quick to start, one line for a mistake, the nearest right word."""
 
 import contextlib
+import gc
 import os
 import resource
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from transformer_jax.cli import commands
 from transformer_jax.cli.commands import with_flags
 from transformer_jax.cli.main import main
+from transformer_jax.cli.process import collect_late
 
 COMMANDS = dict(with_flags())
 ROOT = Path(__file__).parents[2]
@@ -35,6 +37,41 @@ def mistake(capsys, *arguments):
     assert err.count("\n") == 1
     assert "Traceback" not in err
     return code, err
+
+
+def test_garbage_is_first_collected_after_many_objects_and_then_as_usual():
+    usual, callbacks = gc.get_threshold(), [*gc.callbacks]
+    try:
+        collect_late()
+        assert gc.get_threshold()[0] > 340_000
+        gc.collect()
+        assert gc.get_threshold() == usual
+        assert gc.callbacks == callbacks
+    finally:
+        gc.set_threshold(*usual)
+
+
+def test_the_end_of_a_program_searches_for_no_garbage_but_flushes_and_calls_its_hooks():
+    code = """
+import atexit
+from transformer_jax.cli.process import run_and_leave
+
+class Circle:
+    def __init__(self): self.me = self
+    def __del__(self): print("collected")
+
+def program():
+    atexit.register(print, "hook")
+    print("work")
+
+circle = Circle()
+run_and_leave(program)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["work", "hook"]
 
 
 def test_help_is_quick_and_names_every_command():

@@ -149,8 +149,7 @@ class Prompt(CheckpointCommand):
         if len(fields) != 1:
             raise ConfigError(
                 f"--answer-template {self.answer_template!r}: has {plural(len(fields), 'field')}, "
-                f"needs "
-                f"exactly one, such as {{output}}"
+                f"needs exactly one, such as {{output}}"
             )
         return Template(query + answer, answer=fields[0], header=unescaped(self.header))
 

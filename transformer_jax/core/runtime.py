@@ -58,14 +58,13 @@ def uncollected() -> Iterator[None]:
     For work whose objects live on, such as imports and models: the collector would look through
     all of them many times, for a tenth of the time of loading a small model.
     """
-    if not gc.isenabled():
-        yield
-        return
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 # From glibc's malloc.h.

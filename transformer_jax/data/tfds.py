@@ -134,8 +134,7 @@ class PreparedReader:
             if found != wanted:
                 raise DataError(
                     f"{path}: {plural(found, 'record')} where dataset_info.json has {wanted}: the "
-                    f"shard is "
-                    f"cut or damaged: prepare the data set again"
+                    f"shard is cut or damaged: prepare the data set again"
                 )
 
 

@@ -146,8 +146,7 @@ class HFGenerator:
         if longest <= known:
             raise DataError(
                 f"the prompt has {plural(known, 'token')} and texts may have {longest}: raise "
-                f"max_length, "
-                f"or give max_new_tokens"
+                f"max_length, or give max_new_tokens"
             )
         self._fits(real, longest - known)
         most = self.rows[-1]
@@ -288,8 +287,7 @@ class HFGenerator:
         if total > most:
             raise DataError(
                 f"texts of {plural(total, 'token')} do not fit: the model has positions for "
-                f"{most}; "
-                f"shorten the prompts or lower max_new_tokens"
+                f"{most}; shorten the prompts or lower max_new_tokens"
             )
 
     def _check(self, config: GenerationConfig) -> None:

@@ -221,8 +221,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
             i = cut.index(True)
             raise DataError(
                 f"line {earlier + i + 1} has {plural(len(encoded[i]), 'token')}: at most {room} "
-                f"are read; "
-                f"split it, or let it be cut"
+                f"are read; split it, or let it be cut"
             )
         self.counts["cut"] += sum(cut)
         read = frozenset(itertools.chain.from_iterable(encoded))

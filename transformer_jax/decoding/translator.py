@@ -135,9 +135,8 @@ class Translator(LineTranslator):
         """
         if len(sources) != len(targets):
             raise DataError(
-                f"{plural(len(sources), 'source')} but {plural(len(targets), 'target')}: they "
-                f"must be one a line, in "
-                f"the same order"
+                f"{plural(len(sources), 'source')} but {plural(len(targets), 'target')}: they must "
+                f"be one a line, in the same order"
             )
         sources = list(map(self.prepared, sources))
         targets = list(map(self.prepared_target, targets))

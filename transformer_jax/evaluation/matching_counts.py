@@ -18,8 +18,7 @@ def check_lengths(predictions: Sized, references: Sized) -> None:
     """
     if len(predictions) != len(references):
         raise DataError(
-            f"{plural(len(predictions), 'prediction')} but "
-            f"{plural(len(references), 'reference')}: "
+            f"{plural(len(predictions), 'prediction')} but {plural(len(references), 'reference')}: "
             f"give one of each per example, in the same order"
         )
     if not len(predictions):

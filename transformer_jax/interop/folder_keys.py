@@ -85,8 +85,7 @@ TOKENIZER: Mapping[str, KeyUse] = {
         False,
         "special tokens that a text spells out are text",
         "split_special_tokens never_split add_special_tokens legacy image_token boi_token "
-        "eoi_token "
-        "audio_token video_token model_specific_special_tokens fix_mistral_regex",
+        "eoi_token audio_token video_token model_specific_special_tokens fix_mistral_regex",
     ),
     **_keys(False, "offsets into a text", "trim_offsets"),
     **_keys(
@@ -94,10 +93,8 @@ TOKENIZER: Mapping[str, KeyUse] = {
         "conversion is that of the class",
         "do_split_on_punc max_input_chars_per_word mask_token_sent offset target_vocab_file "
         "from_slow use_fast clean_text remove_space "
-        "keep_accents wordpieces_prefix errors add_dummy_prefix_space bos_id eos_id "
-        "cls_token_type "
-        "additional_special_tokens_ids cls_token_box sep_token_box pad_token_box "
-        "pad_token_label "
+        "keep_accents wordpieces_prefix errors add_dummy_prefix_space bos_id eos_id cls_token_type "
+        "additional_special_tokens_ids cls_token_box sep_token_box pad_token_box pad_token_label "
         "only_label_first_subword apply_ocr do_clean_text return_token_type_ids verbose",
     ),
     **_keys(
@@ -110,13 +107,11 @@ TOKENIZER: Mapping[str, KeyUse] = {
         False,
         _BOOKKEEPING,
         "name_or_path tokenizer_file special_tokens_map_file vocab_file merges_file backend "
-        "is_local "
-        "local_files_only processor_class feature_extractor_type image_processor_type auto_map "
-        "trust_remote_code device_map transformers_version _commit_hash files_loaded "
-        "tokenizer_type "
-        "tokenizers_version max_model_input_sizes response_schema response_template "
-        "unk_token_type use_default_system_prompt cache_dir token revision use_auth_token "
-        "show_progress_bar task model_type",
+        "is_local local_files_only processor_class feature_extractor_type image_processor_type "
+        "auto_map trust_remote_code device_map transformers_version _commit_hash files_loaded "
+        "tokenizer_type tokenizers_version max_model_input_sizes response_schema "
+        "response_template unk_token_type use_default_system_prompt cache_dir token revision "
+        "use_auth_token show_progress_bar task model_type",
     ),
 }  # fmt: skip
 
@@ -152,11 +147,10 @@ GENERATION: Mapping[str, KeyUse] = {
         _SPEED,
         "use_cache cache_implementation cache_config max_cache_len return_legacy_cache "
         "return_dict_in_generate output_attentions output_hidden_states output_scores "
-        "output_logits "
-        "compile_config disable_compile continuous_batching_config prefill_chunk_size use_mtp "
-        "speculation_type is_assistant num_assistant_tokens num_assistant_tokens_schedule "
-        "assistant_confidence_threshold prompt_lookup_num_tokens max_matching_ngram_size "
-        "assistant_early_exit assistant_lookbehind target_lookbehind",
+        "output_logits compile_config disable_compile continuous_batching_config "
+        "prefill_chunk_size use_mtp speculation_type is_assistant num_assistant_tokens "
+        "num_assistant_tokens_schedule assistant_confidence_threshold prompt_lookup_num_tokens "
+        "max_matching_ngram_size assistant_early_exit assistant_lookbehind target_lookbehind",
     ),
     **_keys(
         False,

@@ -124,9 +124,8 @@ def _read_supervised(request: DirectionFlags, run: RunConfig, opening: "Opening"
     other = settings_of(facts)
     if other.data.read.lowercase != run.data.read.lowercase:
         raise ConfigError(
-            f"--supervised {path}: its data.read.lowercase is {other.data.read.lowercase}, but "
-            f"the run to evaluate has {run.data.read.lowercase}: their scores cannot be "
-            f"compared"
+            f"--supervised {path}: its data.read.lowercase is {other.data.read.lowercase}, but the "
+            f"run to evaluate has {run.data.read.lowercase}: their scores cannot be compared"
         )
     return facts
 

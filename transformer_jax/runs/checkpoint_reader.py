@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import PyTree
@@ -29,9 +29,6 @@ from transformer_jax.runs.manifest import (
     checkpoints_of,
     steps,
 )
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Loaded",

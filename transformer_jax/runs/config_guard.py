@@ -46,10 +46,9 @@ def latest_manifest(run: Path) -> manifest.Manifest | None:
     Raises:
         UnreadableError: Manifests exist, but no valid one can be read now.
     """
-    from transformer_jax.runs.manifest import checkpoint_name, steps
-
     folder, unreadable = run / "checkpoints", None
-    for path in (*(folder / checkpoint_name(step) for step in steps(folder)), run):
+    steps = manifest.steps(folder)
+    for path in (*(folder / manifest.checkpoint_name(step) for step in steps), run):
         try:
             if manifest.exists(path / manifest.MANIFEST):
                 stat = (path / manifest.MANIFEST).stat()

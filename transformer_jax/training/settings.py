@@ -228,8 +228,7 @@ def check_warmup(schedule: ScheduleConfig, total_steps: int) -> None:
         part = "" if given is None or given == warmup else f" ({given:g} of the run)"
         raise ConfigError(
             f"optimizer.schedule.warmup_steps is {warmup}{part}, but the run has "
-            f"{plural(total_steps, 'step')}: "
-            f"lower it (None is a tenth of the run), or train longer"
+            f"{plural(total_steps, 'step')}: lower it (None is a tenth of the run), or train longer"
         )
 
 

@@ -82,8 +82,7 @@ def read_corpus(
     if len(kept) < 2:
         raise DataError(
             f"{', '.join(map(str, paths))}: {len(kept)} of {len(counter):,} words occur "
-            f"{min_count:,} times or more, and two are needed: give more text or a lower "
-            f"min_count"
+            f"{min_count:,} times or more, and two are needed: give more text or a lower min_count"
         )
     names = tuple(word for word, _ in kept)
     ids = encode(_words(paths, words, normalization), names, file)
