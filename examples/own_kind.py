@@ -52,7 +52,7 @@ class Reversal(Translation):
         return dataclasses.replace(task, metrics=(tj.Metric("exact", "higher"),), evaluate=evaluate)
 
 
-registry.RECIPES["reversal"] = "own_kind"  # this module: `resume RUN --import own_kind`
+registry.RECIPES["reversal"] = "own_kind"  # this module: `train reversal --import own_kind`
 PROGRAM = TrainingProgram("own_kind", "Reversed numbers.", {"train": ("reversal",)})
 if __name__ == "__main__":
     sys.exit(main(PROGRAM, sys.argv[1:] or ["train", "reversal"]))

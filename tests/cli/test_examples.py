@@ -11,6 +11,7 @@ import pytest
 
 from tests.parity import layouts
 from transformer_jax import load
+from transformer_jax.cli.main import main
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.recipes.registry import RECIPES
@@ -183,6 +184,10 @@ def test_own_kind(tmp_path, monkeypatch, capfd):
     assert made.main(made.PROGRAM, ["train", "reversal", *few, "--output", run]) == 0
     assert "exact 0" in capfd.readouterr().err
     assert isinstance(load(run)("123"), str)
+    with_module = ["train", "reversal", "--import", "own_kind", *few, "--output", f"{run}2"]
+    assert main(with_module) == 0
+    states = [json.loads(Path(path, "results.json").read_text()) for path in (run, f"{run}2")]
+    assert states[0]["state_sha256"] == states[1]["state_sha256"]
     monkeypatch.delitem(RECIPES, "reversal")
     with pytest.raises(CheckpointError, match=r"unknown recipe reversal; .*--import MODULE"):
         load(run)

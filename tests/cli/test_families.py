@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
 from transformer_jax.cli.main import main
 from transformer_jax.cli.run_flags import asked_run
-from transformer_jax.recipes.registry import get_recipe, named_runs
+from transformer_jax.recipes.registry import RECIPES, get_recipe, named_runs
 from transformer_jax.runs.run_directory import RunDirectory
 
 DENOISING_RUNS = named_runs("denoising")
@@ -32,6 +33,16 @@ def of_every_program(command):
     """The recipes of a command, as the programs for each kind of model have them."""
     programs = (module.FAMILY.commands for module in (seq2seq, decoder_only, encoder_only))
     return {name for commands in programs for name in commands.get(command, ())}
+
+
+def test_train_starts_the_kinds_of_imported_modules(monkeypatch, run_command):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    monkeypatch.setitem(RECIPES, "reversal", "own_kind")
+    code, lines, _ = run_command("train", "--import", "own_kind", "--help")
+    assert code == 0
+    assert lines[lines.index("kinds of --import:") + 1].split()[0] == "reversal"
+    commands = training.every_kind().commands
+    assert asked_run("transformer-jax train", commands, ["reversal"]).run.recipe == "reversal"
 
 
 @pytest.mark.parametrize("command", training.STARTS)

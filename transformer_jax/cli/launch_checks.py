@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from transformer_jax.cli.commands import PROGRAM, import_modules
 from transformer_jax.cli.resuming import resume_flags, unfinished
 from transformer_jax.cli.run_flags import asked_run, parse_flags
-from transformer_jax.cli.training import COMMANDS, EVERY, take_plan
+from transformer_jax.cli.training import COMMANDS, every_kind, take_plan
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.storage.urls import url_of
 
@@ -78,7 +78,7 @@ def _check_start(
     target, _, arguments = take_plan(arguments)
     if target is not None:
         raise ConfigError("--plan after -- only plans: leave it out, or leave launch out")
-    _, run, named, _ = asked_run(f"{PROGRAM} {command}", EVERY.commands, arguments)
+    _, run, named, _ = asked_run(f"{PROGRAM} {command}", every_kind().commands, arguments)
     if isinstance(run, Trained):
         _check_mesh(run, devices, plan)
     paths = list(_paths(run))

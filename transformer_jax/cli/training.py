@@ -30,6 +30,7 @@ __all__ = [
     "STARTS",
     "TrainingProgram",
     "commands_for",
+    "every_kind",
     "flag_kinds",
     "main",
     "run",
@@ -97,12 +98,22 @@ EVERY = TrainingProgram(
 )  # fmt: skip
 
 
+def every_kind() -> TrainingProgram:
+    """Returns the program of all kinds; its ``train`` also starts those of imported modules."""
+    train = (*EVERY.commands["train"], *_imported())
+    return EVERY._replace(commands={**EVERY.commands, "train": train})
+
+
+def _imported() -> list[str]:
+    return [name for name in RECIPES if name not in EVERY.recipes]
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs a training command of ``transformer-jax``; returns its exit code."""
     if arguments[1:2] and arguments[1] in _HELP:
         print(_help(arguments[0]))
         return 0
-    return _run(EVERY, arguments)
+    return _run(every_kind(), arguments)
 
 
 def main(program: TrainingProgram, arguments: Sequence[str] | None = None) -> int:
@@ -236,6 +247,8 @@ def _help(command: str) -> str:
     program = f"{PROGRAM} {command}"
     if kinds := STARTS.get(command):
         runs = {model: named_runs(*recipes) for model, recipes in kinds.items()}
+        if command == "train" and (own := _imported()):
+            runs["kinds of --import"] = named_runs(*own)
         return f"{commands.COMMANDS[command]}\n\n{runs_help(program, runs)}"
     return f"{commands.COMMANDS[command]}\n\n{kinds_help(program, flag_kinds(command))}"
 
