@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tests.drawing import normals
+from tests.platforms import trace_for
 from transformer_jax import laws
 from transformer_jax.core.errors import UserError
 from transformer_jax.functional import attention, masks
@@ -63,6 +64,41 @@ def test_options_equal_the_float64_oracle():
     weights, out = oracle(q, k, v, mask, **options)
     np.testing.assert_allclose(attention_weights(q, k, mask, **options), weights, atol=1e-6)
     np.testing.assert_allclose(attend(q, k, v, mask, **options), out, atol=2e-6)
+
+
+HIDDEN = (-np.inf, float(jnp.finfo(jnp.float32).min))
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.quick("3", "8")
+def test_a_few_queries_on_a_gpu_equal_the_float64_oracle(monkeypatch, seed):
+    """Steps of decoding of any kind, with texts of no key, and the gradients of each."""
+    trace_for(monkeypatch, "cuda")
+    draw = np.random.default_rng(seed)
+    K, T, S = (int(draw.integers(1, size)) for size in (4, 9, 20))
+    dtype = draw.choice([jnp.float32, jnp.bfloat16])
+    q, k, v = arrays(seed, T=T, S=S, N=K * int(draw.integers(1, 4)), K=K, dtype=dtype)
+    seen = draw.random((2, 1, T, S)) < draw.choice([0.2, 0.8])
+    seen[0, :, 0] = False
+    options = {"score": ScaledDot(None, draw.choice([None, 2.0]))}
+    if draw.random() < 0.5:
+        [bias] = normals((1, q.shape[2], T, S), seed=seed)
+        hides = jnp.asarray(draw.random((1, 1, T, S)) < 0.3)
+        options["bias"] = jnp.where(hides, draw.choice(HIDDEN), bias)
+    mask = None if draw.random() < 0.2 else jnp.asarray(seen)
+    wanted = oracle(q, k, v, mask, **options)[1]
+    found, back = jax.vjp(jax.jit(lambda *x: attention.attend(*x, mask, **options)), q, k, v)
+    narrow = dtype == jnp.bfloat16
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.astype(jnp.float32), wanted, atol=3e-2 if narrow else 2e-6)
+    if mask is not None:
+        np.testing.assert_array_equal(found[0, 0], 0)
+    ours = back(jnp.ones_like(found))
+    trace_for(monkeypatch, "tpu")
+    plain = jax.vjp(jax.jit(lambda *x: attention.attend(*x, mask, **options)), q, k, v)[1]
+    for a, b in zip(ours, plain(jnp.ones_like(found)), strict=True):
+        a, b = (x.astype(jnp.float32) for x in (a, b))
+        np.testing.assert_allclose(a, b, atol=3e-2 if narrow else 3e-6)
 
 
 def test_half_precision_stays_near_the_oracle():

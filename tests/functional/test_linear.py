@@ -57,10 +57,13 @@ def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypat
 @pytest.mark.parametrize("rows", [(), (1,), (4,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.quick(
-    "True-bfloat16-rows1", "False-float32-rows0", "True-float32-rows2", "False-bfloat16-rows3"
+    *("cpu-True-bfloat16-rows1", "cpu-False-float32-rows0", "cpu-True-float32-rows2"),
+    *("cpu-False-bfloat16-rows3", "cuda-True-bfloat16-rows3"),
 )
-def test_linear_transposed_equals_linear(rows, dtype, biased):
+def test_linear_transposed_equals_linear(monkeypatch, rows, dtype, biased, platform):
+    trace_for(monkeypatch, platform)
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.standard_normal((*rows, 7)), dtype)
     kernel = jnp.asarray(draw.standard_normal((7, 5)), jnp.float32)

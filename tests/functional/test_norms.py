@@ -11,7 +11,7 @@ from tests.functional import formulas
 from tests.platforms import trace_for
 from transformer_jax.functional.layers import layer_norm, rms_norm
 
-PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
 
 
 @PLATFORMS
@@ -25,7 +25,7 @@ def test_u7_golden_row(monkeypatch, platform):
 @pytest.mark.parametrize(
     ("rows", "biased", "eps"), [((), True, 0.1), ((6,), False, 1e-5), ((2, 3), True, 1e-5)]
 )
-@pytest.mark.quick("rows1-False-1e-05-tpu")
+@pytest.mark.quick("rows1-False-1e-05-tpu", "rows0-True-0.1-cuda")
 def test_layer_norm_is_autodiff(monkeypatch, platform, rows, biased, eps):
     trace_for(monkeypatch, platform)
     with jax.enable_x64():
@@ -41,7 +41,7 @@ def test_layer_norm_is_autodiff(monkeypatch, platform, rows, biased, eps):
 
 @PLATFORMS
 @pytest.mark.parametrize("rows", [(), (2, 3)])
-@pytest.mark.quick("rows0-cpu", "rows1-tpu")
+@pytest.mark.quick("rows0-cpu", "rows1-tpu", "rows0-cuda")
 def test_rms_norm_is_autodiff(monkeypatch, platform, rows):
     trace_for(monkeypatch, platform)
     with jax.enable_x64():
@@ -115,8 +115,9 @@ def test_a_constant_row_is_its_bias_and_a_nearly_constant_one_that_of_float64(
     for D in (7, 100, 768):
         gain, bias = normals((D,), (D,))
         rows = jnp.full((2, D), value, jnp.float32)
-        found = layer_norm(rows, gain, bias, 1e-5)
-        np.testing.assert_allclose(found, np.tile(bias, (2, 1)), atol=2e-5)
+        for some in (rows, rows[:1]):
+            found = layer_norm(some, gain, bias, 1e-5)
+            np.testing.assert_allclose(found, np.tile(bias, (len(some), 1)), atol=2e-5)
         near = np.float32(value) * (1 + np.arange(D, dtype=np.float32)[None] % 5 * 2**-22)
         exact = near.astype(np.float64)
         wanted = (exact - exact.mean()) / np.sqrt(exact.var() + 1e-5)
@@ -136,13 +137,13 @@ def test_a_number_that_lies_apart_costs_no_precision(monkeypatch, platform):
 
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
-@pytest.mark.parametrize("shape", [(1,), (768,), (1, 5), (40, 3, 768)])
+@pytest.mark.parametrize("shape", [(2, 1), (2, 768), (2, 1, 5), (40, 3, 768)])
 @pytest.mark.quick("shape3-layer_norm", "shape0-rms_norm")
 def test_gradients_by_sums_of_squares_are_those_of_the_formula(monkeypatch, norm, shape):
     """Rows of bfloat16 lie up to 64 standard deviations from 0, or are constant."""
     x, g = normals(shape, shape, seed=4)
     gain, bias = normals(shape[-1:], shape[-1:], seed=5)
-    if len(shape) == 3:
+    if shape[0] == 40:
         shift = np.repeat([0.0, 4.0, 16.0, 64.0], len(x) // 4).astype(np.float32)[:, None, None]
         x = (x + shift).at[1, 1].set(7.0).at[2].set(0.0)
     low = x.astype(jnp.bfloat16), gain, g.astype(jnp.bfloat16)

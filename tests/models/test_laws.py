@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models.cases import KINDS, B, Compiled, S, T
+from tests.platforms import trace_for
 from transformer_jax import laws
 
 OF_TEXTS = [name for name, kind in KINDS.items() if "source_lengths" in (kind.inputs or {})]
@@ -42,6 +43,15 @@ def test_no_gradient_comes_from_the_future(model):
 @over(KINDS, "decoder window", MODERN, "gru", "captioner", "speech cho")
 def test_steps_with_a_cache_equal_the_whole(model):
     laws.cached(model.whole, model.step, model.cache(), model.tokens).require()
+
+
+@over(KINDS, "decoder window")
+def test_steps_on_a_gpu_equal_the_whole(model, monkeypatch):
+    """Logits of float32, to the tolerance of the law, in the formulation of NVIDIA's GPUs."""
+    whole = model.whole(model.tokens)
+    trace_for(monkeypatch, "cuda")
+    step = model.method("step")
+    laws.cached(lambda tokens: whole, step, model.cache(), model.tokens).require()
 
 
 @over(KINDS, "decoder window", "gru")

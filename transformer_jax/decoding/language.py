@@ -12,7 +12,6 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from transformer_jax.core.numerics import refuse_nonfinite
-from transformer_jax.core.trees import device_of
 from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.decoding.batching import is_plain, left_pad, row_settings, sampling_keys
 from transformer_jax.decoding.exhaustive import Scorer
@@ -87,7 +86,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
         # Prepared once: inside the loop it would be repeated for every token.
         graph, self.params = prepared(graph, params)
-        shapes = (shapes or BatchingConfig()).for_platform(device_of(self.params).platform)
+        shapes = shapes or BatchingConfig()
         divided = {round_up_rows(rows, self.params) for rows in shapes.rows}
         shapes = dataclasses.replace(shapes, rows=tuple(sorted(divided)))
         self.tokenizer, self.shapes, self.adapters = tokenizer, shapes, adapters

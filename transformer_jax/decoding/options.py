@@ -95,17 +95,3 @@ class BatchingConfig(Configuration, group="batching"):
     # If the context is full: continue with its latter half, or stop.
     full: Literal["slide", "stop"] = "slide"
     num_draft_tokens: Amount = 0  # draft tokens per step of prompt lookup; 0 is off
-
-    def for_platform(self, platform: str) -> "BatchingConfig":
-        """Returns the configuration with at least two rows on a GPU.
-
-        There, a product with one row is compiled to an outer product and a sum, with three times
-        the memory traffic; a product with two rows is compiled to a matrix product.
-
-        Example:
-            >>> BatchingConfig(rows=(1, 2, 4)).for_platform("gpu").rows
-            (2, 4)
-        """
-        if platform != "gpu":
-            return self
-        return dataclasses.replace(self, rows=tuple(sorted({max(2, n) for n in self.rows})))

@@ -20,6 +20,7 @@ from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels.products import (
     Saved,
     as_row,
+    inverse_rms,
     kernel_gradient,
     matmul,
     mean_of_rows,
@@ -140,8 +141,20 @@ def linear_transposed(
         >>> linear_transposed(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))
         Array([[1., 3.]], dtype=float32)
     """
-    y = matmul(x, unshard_fsdp(kernel, axes, x.dtype), x.ndim - 1, 1).astype(x.dtype)
-    return y if bias is None else y + as_row(bias, y)
+    y = matmul(x, unshard_fsdp(kernel, axes, x.dtype), x.ndim - 1, 1)
+    if bias is None or y.dtype == x.dtype:
+        return y.astype(x.dtype) if bias is None else y + as_row(bias, y)
+    # XLA:GPU adds a bias in the kernel of the product, if the sum is made before it is rounded.
+    narrow = as_row(bias, x)
+    return lax.platform_dependent(y, bias, narrow, cuda=_rounded_sum, default=_sum_of_rounded)
+
+
+def _rounded_sum(y: Array, bias: Array, narrow: Array) -> Array:
+    return (y + as_row(bias, y)).astype(narrow.dtype)
+
+
+def _sum_of_rounded(y: Array, bias: Array, narrow: Array) -> Array:
+    return y.astype(narrow.dtype) + narrow
 
 
 # --- norms ---------------------------------------------------------------------------------------
@@ -171,7 +184,7 @@ def layer_norm(
     return _layer_norm(x, gain, bias, eps)
 
 
-def _standard(x: Array, eps: float) -> tuple[Array, tuple[Array, Array], Array]:
+def _standard(x: Array, eps: float | Array) -> tuple[Array, tuple[Array, Array], Array]:
     """Rows with mean 0 and variance 1, their means, and the factors that scaled them.
 
     The rounded mean of equal values differs from them, and the difference, divided by ``√ε``, would
@@ -181,7 +194,7 @@ def _standard(x: Array, eps: float) -> tuple[Array, tuple[Array, Array], Array]:
     mean = mean_of_rows(x)
     rest = mean_of_rows(x - mean)
     centred = (x - mean) - rest
-    scale = lax.rsqrt(mean_of_rows(jnp.square(centred)) + eps)
+    scale = inverse_rms(centred, eps)
     return centred * scale, (mean, rest), scale
 
 
@@ -214,7 +227,7 @@ def _layer_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array, A
 
 
 def _layer_gradients(
-    x: Array, statistics: Saved, gain: Array, g: Array, eps: float
+    x: Array, statistics: Saved, gain: Array, g: Array, eps: float | Array
 ) -> tuple[Array, Array]:
     (mean, rest), scale = statistics
     n = ((widen(x) - mean) - rest) * scale
@@ -226,7 +239,7 @@ def _layer_slope(n: Array, scale: Array, h: Array) -> Array:
 
 
 def _layer_gradients_by_sums(
-    x: Array, statistics: Saved, gain: Array, g: Array, eps: float
+    x: Array, statistics: Saved, gain: Array, g: Array, eps: float | Array
 ) -> tuple[Array, Array]:
     """The same, where each kernel of XLA:GPU reads ``x`` and ``g`` and writes only its result.
 
@@ -265,10 +278,10 @@ def rms_norm(
     return _rms_norm(x, gain, eps)
 
 
-def _unit(x: Array, eps: float) -> tuple[Array, Array]:
+def _unit(x: Array, eps: float | Array) -> tuple[Array, Array]:
     """Rows with root mean square 1, and the factors that scaled them."""
     x = widen(x)
-    scale = lax.rsqrt(mean_of_rows(jnp.square(x)) + eps)
+    scale = inverse_rms(x, eps)
     return x * scale, scale
 
 
@@ -291,7 +304,7 @@ def _rms_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array]:
 
 
 def _rms_gradients(
-    x: Array, scale: Array, gain: Array, g: Array, eps: float
+    x: Array, scale: Array, gain: Array, g: Array, eps: float | Array
 ) -> tuple[Array, Array]:
     n = widen(x) * scale
     return _rms_slope(n, scale, g * as_row(gain, n)), sum_rows(g * n)
@@ -302,7 +315,7 @@ def _rms_slope(n: Array, scale: Array, h: Array) -> Array:
 
 
 def _rms_gradients_by_sums(
-    x: Array, scale: Array, gain: Array, g: Array, eps: float
+    x: Array, scale: Array, gain: Array, g: Array, eps: float | Array
 ) -> tuple[Array, Array]:
     """The same in other kernels: see :func:`_layer_gradients_by_sums`."""
     n, scale = _unit(lax.optimization_barrier(x), eps)

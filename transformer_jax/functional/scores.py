@@ -202,15 +202,35 @@ def masked_softmax(
         Array([[0.5, 0.5],
                [0. , 0. ]], dtype=float32)
     """
-    if allowed is not None:
-        scores = jnp.where(allowed, scores, MASK_VALUE)
+    if allowed is None:
+        return _softmax(scores)
+    return lax.platform_dependent(
+        scores, allowed, cuda=_masked_softmax_of_single_uses, default=_masked_softmax
+    )
+
+
+def _softmax(scores: Array) -> Array:
+    top = lax.stop_gradient(scores.max(-1, keepdims=True))
+    e = jnp.exp(scores - jnp.maximum(top, MASK_VALUE))
+    return e / e.sum(-1, keepdims=True)
+
+
+def _masked_softmax(scores: Array, allowed: Array) -> Array:
+    scores = jnp.where(allowed, scores, MASK_VALUE)
     top = lax.stop_gradient(scores.max(-1, keepdims=True))
     e = jnp.exp(scores - jnp.maximum(top, MASK_VALUE))
     total = e.sum(-1, keepdims=True)
-    if allowed is None:
-        return e / total
     visible = top > FULLY_MASKED_THRESHOLD
     return e * jnp.where(visible, 1.0 / jnp.where(visible, total, 1.0), 0.0)
+
+
+def _masked_softmax_of_single_uses(scores: Array, allowed: Array) -> Array:
+    """The same for XLA:GPU, which makes one kernel of it if each reduction is used once."""
+    scores = jnp.maximum(jnp.where(allowed, scores, MASK_VALUE), MASK_VALUE)
+    top = lax.stop_gradient(scores.max(-1, keepdims=True))
+    e = jnp.where(scores <= FULLY_MASKED_THRESHOLD, 0.0, jnp.exp(scores - top))
+    # The sum is at least 1, the term of the largest score, or 0 if no key is visible.
+    return e / jnp.maximum(e.sum(-1, keepdims=True), 0.5)
 
 
 @real_arguments
@@ -222,7 +242,7 @@ def mix(w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]) -> Float[Array, 
         Array([[3.]], dtype=float32)
     """
     w, shape = _grouped(w, v)
-    y = jnp.matmul(w, v, preferred_element_type=jnp.float32)
+    y = products.value_product(w, v)
     return y.reshape(*shape, v.shape[3])
 
 

@@ -379,7 +379,7 @@ def estimate(run: Trained, target: Target, what: str, shape: Shape) -> Estimate:
 
 def _decoding(run: Trained, target: Target, local: DeviceShare, state: "_State") -> Estimate:
     """Estimates decoding: parameters next to the training state, the cache, and the prompts."""
-    shape = decoding_shape(run, target.type.platform, 1)
+    shape = decoding_shape(run, 1)
     assert shape is not None
     config = run.model.decoder()
     reading = dataclasses.replace(local, rows=local.rows / shape.beams)

@@ -79,7 +79,7 @@ def programs(run: Trained, target: Target) -> list[tuple[What, Shape]]:
     shapes = buckets(run, mesh.shape)
     found: list[tuple[What, Shape]] = [("training", shape) for shape in shapes]
     found += [("evaluation", shape) for shape in shapes]
-    shape = decoding_shape(run, target.type.platform, num_batch_shards(mesh))
+    shape = decoding_shape(run, num_batch_shards(mesh))
     if shape is not None:
         found.append(("decoding", Shape(shape.rows * shape.beams, shape.read + shape.written)))
     return found

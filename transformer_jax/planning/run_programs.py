@@ -161,7 +161,7 @@ class DecodingShape(NamedTuple):
     written: int
 
 
-def decoding_shape(run: Trained, platform: str, shards: int) -> DecodingShape | None:
+def decoding_shape(run: Trained, shards: int) -> DecodingShape | None:
     """Returns the largest decoding shape of a run; None for a run that does not generate texts.
 
     A translator decodes as many lines at once as :class:`TranslationBatching` allows; a language
@@ -169,11 +169,10 @@ def decoding_shape(run: Trained, platform: str, shards: int) -> DecodingShape | 
 
     Args:
         run: The run.
-        platform: Platform of the devices.
         shards: Number of groups of devices that divide the rows.
 
     Example:
-        >>> decoding_shape(get_recipe("translation").runs["base"][1], "gpu", 8)
+        >>> decoding_shape(get_recipe("translation").runs["base"][1], 8)
         DecodingShape(rows=32, beams=4, read=256, written=522)
     """
     up = lambda rows: -(-rows // shards) * shards
@@ -189,7 +188,7 @@ def decoding_shape(run: Trained, platform: str, shards: int) -> DecodingShape | 
         return DecodingShape(rows, search.num_beams, read, search.target_tokens(read, most))
     if decoding is None or not evaluation.sample:
         return None
-    shapes = BatchingConfig().for_platform(platform)
+    shapes = BatchingConfig()
     context = run.model.max_length
     read = round_up(1, shapes.lengths)
     written = round_up(min(evaluation.sample, context), shapes.caches)
@@ -199,8 +198,7 @@ def decoding_shape(run: Trained, platform: str, shards: int) -> DecodingShape | 
 def decoding_program(run: Trained, mesh: Mesh) -> DecodingProgram | None:
     """Returns the decoding program of a run with the largest shape, or None."""
     device, shards = mesh.devices.flat[0], num_batch_shards(mesh)
-    platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
-    shape = decoding_shape(run, platform, shards)
+    shape = decoding_shape(run, shards)
     if shape is None:
         return None
     searches = get_recipe(run.recipe).decoding == "search"

@@ -1,8 +1,10 @@
-"""Matrix products and sums in the layout or order that XLA:CPU runs fastest.
+"""Matrix products and sums in the layout or order that XLA runs fastest on CPUs and NVIDIA's GPUs.
 
-``lax.platform_dependent`` keeps XLA's own form on accelerators when a program is lowered. Branches
+``lax.platform_dependent`` keeps XLA's own form on other devices when a program is lowered. Branches
 are module functions, not closures, so that JAX traces each of them once.
 """
+
+import math
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,6 +18,7 @@ from transformer_jax.functional.partitioning import axis_size
 __all__ = [
     "Saved",
     "as_row",
+    "inverse_rms",
     "kernel_gradient",
     "make_row_major",
     "matmul",
@@ -25,6 +28,7 @@ __all__ = [
     "split_columns",
     "sum_rows",
     "transposed_matmul",
+    "value_product",
     "widen",
 ]
 
@@ -33,6 +37,10 @@ Saved = PyTree  # what a backward pass reads
 # XLA:CPU copies the transposed operand of a batched product. Up to this many queries per head, as
 # in decoding, copying the queries is cheaper than copying the keys.
 FEW_QUERIES = 8
+# XLA:GPU puts products written as sums into one kernel, together with the softmax between them. Up
+# to these sizes, reading the keys again for each query takes less time than launching more kernels.
+FEW_KEYS = 512
+FEW_PRODUCTS = 2**23
 
 
 def widen(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -86,7 +94,19 @@ def _plain_sum(x: Array) -> Array:
 
 def mean_of_rows(x: Array) -> Array:
     """Returns the mean of each row, as an axis of size 1."""
-    return lax.platform_dependent(x, cpu=_mean_as_product, default=_plain_mean)
+    cuda = _mean_of_one_row if _is_one_row(x) else _plain_mean
+    return lax.platform_dependent(x, cpu=_mean_as_product, cuda=cuda, default=_plain_mean)
+
+
+def inverse_rms(x: Array, eps: float | Array) -> Array:
+    """Returns ``1 / √(mean(x²) + ε)`` of each row, as an axis of size 1."""
+    if not _is_one_row(x):
+        return _inverse_rms(x, eps)
+    return lax.platform_dependent(x, eps, cuda=_inverse_rms_of_one_row, default=_inverse_rms)
+
+
+def _is_one_row(x: Array) -> bool:
+    return all(isinstance(size, int) and size == 1 for size in x.shape[:-1])
 
 
 def _mean_as_product(x: Array) -> Array:
@@ -98,6 +118,22 @@ def _mean_as_product(x: Array) -> Array:
 
 def _plain_mean(x: Array) -> Array:
     return x.mean(-1, keepdims=True)
+
+
+# XLA:GPU makes one kernel of a norm, and of a product of one row with it, unless an operation with
+# a constant follows a sum: that of a single row is a number, and so is the constant.
+
+
+def _mean_of_one_row(x: Array) -> Array:
+    return (x * (1 / x.shape[-1])).sum(-1, keepdims=True)
+
+
+def _inverse_rms(x: Array, eps: float | Array) -> Array:
+    return lax.rsqrt(mean_of_rows(jnp.square(x)) + eps)
+
+
+def _inverse_rms_of_one_row(x: Array, eps: float | Array) -> Array:
+    return lax.rsqrt(_mean_of_one_row(jnp.square(x) + eps))
 
 
 @real_arguments
@@ -187,9 +223,19 @@ def query_key_product(
         >>> query_key_product(jnp.ones((1, 1, 1, 3)), jnp.ones((1, 1, 2, 3)))[0, 0]
         Array([[3., 3.]], dtype=float32)
     """
-    if isinstance(q.shape[2], int) and q.shape[2] <= FEW_QUERIES:
-        return lax.platform_dependent(q, k, cpu=_keys_first, default=_queries_first)
-    return _queries_first(q, k)
+    if not isinstance(q.shape[2], int) or q.shape[2] > FEW_QUERIES:
+        return _queries_first(q, k)
+    cuda = (
+        _query_key_sums
+        if _are_few(q.shape[2], k.shape[2], (*q.shape, k.shape[2]))
+        else _queries_first
+    )
+    return lax.platform_dependent(q, k, cpu=_keys_first, cuda=cuda, default=_queries_first)
+
+
+def _are_few(T: int, S: int, sizes: tuple[int, ...]) -> bool:
+    known = all(isinstance(size, int) for size in sizes)
+    return known and T <= FEW_QUERIES and S <= FEW_KEYS and math.prod(sizes) <= FEW_PRODUCTS
 
 
 def _queries_first(q: Array, k: Array) -> Array:
@@ -199,6 +245,33 @@ def _queries_first(q: Array, k: Array) -> Array:
 
 def _keys_first(q: Array, k: Array) -> Array:
     return jnp.matmul(k, q.swapaxes(2, 3), preferred_element_type=jnp.float32).swapaxes(2, 3)
+
+
+def _query_key_sums(q: Array, k: Array) -> Array:
+    return (widen(q)[:, :, :, None] * widen(k)[:, :, None]).sum(-1)
+
+
+@real_arguments
+def value_product(
+    w: Float[Array, "B N T S"], v: Float[Array, "B N S U"]
+) -> Float[Array, "B N T U"]:
+    """Returns ``w v`` in float32.
+
+    Example:
+        >>> value_product(jnp.ones((1, 1, 1, 2)), jnp.ones((1, 1, 2, 3)))[0, 0]
+        Array([[2., 2., 2.]], dtype=float32)
+    """
+    if not _are_few(w.shape[2], w.shape[3], (*w.shape, v.shape[3])):
+        return _weights_first(w, v)
+    return lax.platform_dependent(w, v, cuda=_value_sums, default=_weights_first)
+
+
+def _weights_first(w: Array, v: Array) -> Array:
+    return jnp.matmul(w, v, preferred_element_type=jnp.float32)
+
+
+def _value_sums(w: Array, v: Array) -> Array:
+    return (widen(w)[..., None] * widen(v)[:, :, None]).sum(3)
 
 
 def split_columns(
