@@ -215,13 +215,12 @@ def _layer_forward(x: Array, gain: Array, bias: Array | None, eps: float) -> tup
 
 def _layer_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array, Array | None]:
     x, statistics, gain, bias = saved
-    given = x, statistics, gain, widen(g), eps
+    given, plain = (x, statistics, gain, widen(g)), functools.partial(_layer_gradients, eps=eps)
     if x.dtype == jnp.bfloat16:
-        dx, dgain = lax.platform_dependent(
-            *given, cuda=_layer_gradients_by_sums, default=_layer_gradients
-        )
+        by_sums = functools.partial(_layer_gradients_by_sums, eps=eps)
+        dx, dgain = lax.platform_dependent(*given, cuda=by_sums, default=plain)
     else:
-        dx, dgain = _layer_gradients(*given)
+        dx, dgain = plain(*given)
     dbias = None if bias is None else sum_rows(g, bias.dtype)
     return dx.astype(x.dtype), dgain.astype(gain.dtype), dbias
 
@@ -297,9 +296,10 @@ def _rms_forward(x: Array, gain: Array, eps: float) -> tuple[Array, Saved]:
 
 def _rms_backward(eps: float, saved: Saved, g: Array) -> tuple[Array, Array]:
     x, scale, gain = saved
-    dx, dgain = lax.platform_dependent(
-        x, scale, gain, widen(g), eps, cuda=_rms_gradients_by_sums, default=_rms_gradients
+    by_sums, plain = (
+        functools.partial(f, eps=eps) for f in (_rms_gradients_by_sums, _rms_gradients)
     )
+    dx, dgain = lax.platform_dependent(x, scale, gain, widen(g), cuda=by_sums, default=plain)
     return dx.astype(x.dtype), dgain.astype(gain.dtype)
 
 
