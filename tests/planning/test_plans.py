@@ -13,6 +13,7 @@ from flax import nnx
 
 from transformer_jax.cli import plan as command
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.parallel.device_catalog import DEVICES, Target, plan_target
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import ProgramReport
@@ -45,6 +46,10 @@ def mesh_without_devices(run, target):
 
 
 mesh_on = planned.mesh_on
+
+
+def planned_programs(run):
+    return [plan.measure(run, target(), *one) for one in plan.programs(run, target())]
 
 
 @pytest.fixture
@@ -100,7 +105,7 @@ def test_the_advice_lets_training_and_evaluation_fit(compiled, too_much):
         assert found.training.gradient_accumulation_steps == 1
     else:
         assert flags == "--training.gradient-accumulation-steps 16"
-    assert all(plan.fits(program, target()) for program in plan.plan(found, target()))
+    assert all(plan.fits(program, target()) for program in planned_programs(found))
 
 
 @pytest.mark.parametrize("too_much", ["training", "evaluation", "decoding"])
@@ -257,3 +262,16 @@ def test_the_device_decides_over_settings_that_are_not_given(platform, dtype, un
         assert getattr(for_device(named, here), "training", None) == getattr(
             named, "training", None
         )
+
+
+def test_the_speed_of_a_plan_is_that_of_the_formula_at_the_assumed_utilization():
+    run = for_device(RUNS["gpt2-small"][1], device())
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=3600))
+    speed = plan.training_speed(run, plan_target("h100:8"))
+    assert speed["step_flops"] == pytest.approx(training_flops(run.model, 512, 1024), rel=0.03)
+    assert speed["step_seconds"] * 8 * 989e12 * 0.4 == pytest.approx(speed["step_flops"])
+    assert speed["tokens_per_second"] * speed["step_seconds"] == pytest.approx(512 * 1024)
+    assert speed["hours"] == pytest.approx(speed["step_seconds"])
+    by_data = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=None))
+    assert "hours" not in plan.training_speed(by_data, plan_target("h100:8"))
+    assert plan.training_speed(run, plan_target("80GiB:8")) == {}  # of unknown speed

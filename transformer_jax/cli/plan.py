@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.output import say
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import duration
 from transformer_jax.core.text_tables import aligned
 
 if TYPE_CHECKING:
+    from transformer_jax.functional.kernels.choice import Choice
     from transformer_jax.recipes.settings import TokenizerConfig, Trained
 
 __all__ = ["plan_run"]
@@ -64,38 +66,48 @@ def plan_run(name: str, run: "Trained", named: "Trained", target: str, as_json: 
     how = "compiling" if found.compiles else f"estimated, not compiled: {found.why}"
     say(f"{name} on {target}, mesh {sizes}, {run.model.compute.dtype}, {vocabulary}: {how}")
     programs = []
-    for program in plan.plan(run, found):
+    for what, batch in plan.programs(run, found):
+        program = plan.measure(run, found, what, batch)
         if program.estimate is None:
             shape = f"{program.shape.rows} x {program.shape.length}"
             say(f"{program.what} {shape}: compiled in {program.seconds:.0f} s")
         programs.append(program)
-    kernels = plan.kernels(run, found)
+    kernels, speed = plan.kernels(run, found), plan.training_speed(run, found)
     fits = all(plan.fits(program, found) for program in programs)
     if as_json:
         settings = {
             "mesh": dict(mesh),
             "dtype": run.model.compute.dtype,
             "vocabulary": run.model.vocab_size,
+            "speed": speed,
         }
         print(_as_json(programs, kernels, found, settings))
     else:
         print(aligned([_HEAD, *_rows(programs)], left=3))
-        if kernels:
-            print("attention of training, in the longest batches:")
-        for attention, chosen in kernels.items():
-            print(f"  {attention}: {chosen.kernel}{f' ({chosen.why})' if chosen.why else ''}")
+        for line in _notes(kernels, speed):
+            print(line)
     if not fits:
         raise ConfigError(_advice(run, found, programs))
     most = max(program.memory for program in programs)
-    say(f"fits: {_size(most)} of the {_usable(found)}{_left(found, most)}")
+    free = f", by an estimate, which leaves {1 - most / found.usable:.0%} free"
+    say(f"fits: {_size(most)} of the {_usable(found)}{'' if found.compiles else free}")
     return 0
 
 
-def _left(found: Any, most: int | float) -> str:
-    """Returns the free memory of an estimate as text; empty for a compiled program."""
-    if found.compiles:
-        return ""
-    return f", by an estimate, which leaves {1 - most / found.usable:.0%} free"
+def _notes(kernels: "Mapping[str, Choice]", speed: dict[str, float]) -> Iterator[str]:
+    """Yields the lines below the table: the kernels of attention, and the speed, if known."""
+    if kernels:
+        yield "attention of training, in the longest batches:"
+    for attention, chosen in kernels.items():
+        yield f"  {attention}: {chosen.kernel}{f' ({chosen.why})' if chosen.why else ''}"
+    if not speed:
+        return
+    whole = f", {duration(3600 * speed['hours'])} in all" if "hours" in speed else ""
+    yield (
+        f"training, at {speed['assumed_mfu']:.0%} of the peak in bfloat16, as measured with GPT-2 "
+        f"small on an H200: {speed['step_seconds']:.3g} s a step, "
+        f"{speed['tokens_per_second']:,.0f} tokens/s with padding{whole}"
+    )
 
 
 def _with_vocabulary(run: "Trained", named: "Trained") -> "tuple[Trained, str]":

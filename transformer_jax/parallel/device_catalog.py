@@ -15,7 +15,9 @@ from jax.experimental import topologies
 
 from transformer_jax.core.errors import ConfigError, install
 
-__all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target", "plan_target"]
+__all__ = [
+    "ASSUMED_MFU", "DEVICES", "DeviceType", "Target", "compile_only", "find_target", "plan_target",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,11 @@ DEVICES: dict[str, DeviceType] = {
     "v5p": DeviceType("tpu", int(95.74 * _GIB), 459 * _T, 2.77 * _T, ("TPU v5", "TPU v5p")),
     "v6e": DeviceType("tpu", int(31.25 * _GIB), 918 * _T, 1.64 * _T, ("TPU v6 lite", "TPU v6e")),
 }
+
+# The fraction of the peak that training is assumed to reach: 0.39 and 0.40 were measured for GPT-2
+# small on an H200 (benchmarks/results/language_train_h200_py3.12.json); Dubey et al. 2024, table 4,
+# have 0.38 to 0.43 on up to 16,384 H100s, Chowdhery et al. 2022, table 3, 0.46 on 6,144 TPUs v4.
+ASSUMED_MFU = 0.4
 
 _GPU, _TPU = re.compile(r"(\w+):(\d+(?:x\d+)?)"), re.compile(r"(\w+):(\d+(?:x\d+)+)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)(GB|GiB)(?::(\d+))?")

@@ -10,14 +10,9 @@ from typing import NamedTuple
 from jax import stages
 
 __all__ = [
-    "COLLECTIVES",
-    "Collective",
-    "ProgramReport",
-    "collectives",
-    "kernel_calls",
-    "loop_lines",
+    "COLLECTIVES", "Collective", "ProgramReport", "collectives", "kernel_calls", "loop_lines",
     "report",
-]
+]  # fmt: skip
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 

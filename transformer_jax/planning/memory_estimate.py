@@ -40,15 +40,9 @@ from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts
 
 __all__ = [
-    "DeviceShare",
-    "Estimate",
-    "block_bytes",
-    "estimate",
-    "recurrence_bytes",
-    "residual_bytes",
-    "translator_bytes",
-    "working_bytes",
-]
+    "DeviceShare", "Estimate", "block_bytes", "estimate", "recurrence_bytes", "residual_bytes",
+    "translator_bytes", "working_bytes",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

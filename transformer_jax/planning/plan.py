@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, TypeVar, cast
 
 import jax
+from flax import nnx
 from jax import stages
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.jacobian_paths import product_flops
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.layers.parameters import values
+from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import merging
 from transformer_jax.models.recurrent_config import RecurrentConfig
-from transformer_jax.parallel.device_catalog import Target, compile_only
+from transformer_jax.parallel.device_catalog import ASSUMED_MFU, Target, compile_only
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
@@ -41,7 +45,7 @@ from transformer_jax.training.step import compile_eval, compile_step, make_eval_
 
 __all__ = [
     "MARGIN", "Program", "What", "compile_program", "estimate_program", "fits", "kernels",
-    "measure", "nearest_that_fits", "plan", "programs",
+    "measure", "nearest_that_fits", "programs", "training_speed",
 ]  # fmt: skip
 
 Run = TypeVar("Run", bound=Trained)
@@ -72,6 +76,31 @@ class Program(NamedTuple):
     estimate: Estimate | None = None
 
 
+def training_speed(run: Trained, target: Target) -> dict[str, float]:
+    """Estimates the speed of training at :data:`.ASSUMED_MFU`; tokens include padding.
+
+    Empty for devices of unknown speed, and in float32; without hours if the data decide the steps.
+    """
+    peak = target.number * target.type.flops
+    if not peak or run.model.compute.dtype != "bfloat16":
+        return {}
+    mesh = mesh_on(run, target)
+    shape = buckets(run, mesh.shape)[0]
+    parts = parts_of(run, mesh, shape)
+    graph = nnx.graphdef(with_attention_kernels(nnx.eval_shape(parts.model), None))
+
+    def loss(trained: PyTree, frozen: PyTree, batch: PyTree) -> Array:
+        model = parts.partition.merge(graph, trained, frozen, None)
+        return parts.objective(model, batch, None)["loss"][0]
+
+    params = map(values, abstract_parts(parts.model, parts.partition))
+    flops = product_flops(jax.grad(loss), *params, parts.batch)
+    seconds, steps = flops / peak / ASSUMED_MFU, run.training.steps
+    found = {"assumed_mfu": ASSUMED_MFU, "step_flops": flops, "step_seconds": seconds}
+    found["tokens_per_second"] = shape.rows * shape.length / seconds
+    return found | ({"hours": steps * seconds / 3600} if steps else {})
+
+
 def programs(run: Trained, target: Target) -> list[tuple[What, Shape]]:
     """Returns the programs of a run: training, evaluation of every bucket, and decoding."""
     check_planned(run)
@@ -85,19 +114,13 @@ def programs(run: Trained, target: Target) -> list[tuple[What, Shape]]:
     return found
 
 
-def plan(run: Trained, target: Target) -> Iterator[Program]:
-    """Yields the programs of a run, compiled if possible, or else estimated.
+def measure(run: Trained, target: Target, what: What, shape: Shape) -> Program:
+    """Returns one program of a run: compiled, or estimated without a compiler.
 
     Raises:
         ConfigError: The mesh does not match the devices, rows cannot be divided over it, or a
             setting is not supported.
     """
-    for what, shape in programs(run, target):
-        yield measure(run, target, what, shape)
-
-
-def measure(run: Trained, target: Target, what: What, shape: Shape) -> Program:
-    """Returns one program of a run: compiled, or estimated without a compiler."""
     if target.compiles:
         return compile_program(run, target, what, shape)
     return estimate_program(run, target, what, shape)

@@ -12,21 +12,10 @@ from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 
 __all__ = [
-    "Adapted",
-    "AnyRun",
-    "Cached",
-    "ExampleBatches",
-    "RowBatches",
-    "Run",
-    "RunConfig",
-    "RunSettings",
-    "StartConfig",
-    "TokenBatches",
-    "TokenizerConfig",
-    "Trained",
-    "TrainingConfig",
+    "Adapted", "AnyRun", "Cached", "ExampleBatches", "RowBatches", "Run", "RunConfig",
+    "RunSettings", "StartConfig", "TokenBatches", "TokenizerConfig", "Trained", "TrainingConfig",
     "start_config",
-]
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

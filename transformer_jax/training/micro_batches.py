@@ -14,15 +14,8 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.models.partition import Merge
 
 __all__ = [
-    "Batch",
-    "Compared",
-    "Differentiated",
-    "Sums",
-    "accumulated",
-    "cached",
-    "checked",
-    "summed",
-]
+    "Batch", "Compared", "Differentiated", "Sums", "accumulated", "cached", "checked", "summed",
+]  # fmt: skip
 
 Sums = dict[str, tuple[Array, Array]]  # by name: a sum and its weight
 

@@ -33,21 +33,10 @@ from transformer_jax.laboratory.complexity.layer_formulas import ATTENTION, KIND
 from transformer_jax.visual.figures import new_figure, save
 
 __all__ = [
-    "LONGEST_PATH",
-    "Clock",
-    "Measured",
-    "Passes",
-    "Program",
-    "count_flops",
-    "function_of",
-    "inputs_of",
-    "measure",
-    "measured_path",
-    "plot_layers",
-    "program_flops",
-    "recurrent_step",
+    "LONGEST_PATH", "Clock", "Measured", "Passes", "Program", "count_flops", "function_of",
+    "inputs_of", "measure", "measured_path", "plot_layers", "program_flops", "recurrent_step",
     "seconds_of_nothing",
-]
+]  # fmt: skip
 
 Program = Callable[..., Array]  # inputs and parameters -> [n d]
 

@@ -19,16 +19,9 @@ from transformer_jax.models.costs.components import (
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = [
-    "Decoding",
-    "Totals",
-    "cache_bytes",
-    "components",
-    "count_parameters",
-    "decoding",
-    "iter_recurrent_components",
-    "model_cost",
-    "training_flops",
-]
+    "Decoding", "Totals", "cache_bytes", "components", "count_parameters", "decoding",
+    "iter_recurrent_components", "model_cost", "training_flops",
+]  # fmt: skip
 
 LOSS = (6, 3)  # log-softmax and the target's part of it, per logit
 OPTIMIZER = 14  # Adam with clipping, per parameter

@@ -9,15 +9,9 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.recurrent_config import ModelConfig
 
 __all__ = [
-    "RECURRENT_BLOCKS",
-    "AttentionHeads",
-    "Component",
-    "head_sizes",
-    "itemsize",
-    "iter_components",
-    "mixing_cost",
-    "slot_bytes",
-]
+    "RECURRENT_BLOCKS", "AttentionHeads", "Component", "head_sizes", "itemsize",
+    "iter_components", "mixing_cost", "slot_bytes",
+]  # fmt: skip
 
 
 # Operations per element, as XLA counts them: (forward, backward).
