@@ -357,18 +357,18 @@ def step_on(mesh: Any, case: Case) -> tuple[Any, float]:
     return state.params, float(metrics["loss"])
 
 
-def worst_difference(params: Any, expected: Any) -> float:
-    """The largest difference of what this process holds from arrays that are whole.
+def scale(whole: Any) -> float:
+    """The largest number of a whole array, or 1: of larger ones float32 has fewer decimals."""
+    return max(1.0, float(np.abs(whole).max()))
 
-    Where an array has numbers above 1, of which float32 has fewer digits after the point, the
-    difference is divided by the largest of them.
-    """
+
+def worst_difference(params: Any, expected: Any) -> float:
+    """The largest difference of what this process holds from arrays that are whole, by scale."""
     worst = 0.0
     for found, whole in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
-        whole = np.asarray(whole)
-        scale = max(1.0, float(np.abs(whole).max()))
         for shard in found.addressable_shards:
-            worst = max(worst, float(np.abs(shard.data - whole[shard.index]).max()) / scale)
+            difference = float(np.abs(shard.data - whole[shard.index]).max())
+            worst = max(worst, difference / scale(whole))
     return worst
 
 
