@@ -14,7 +14,7 @@ from tests.functional.test_shapes import CASES
 from tests.platforms import trace_for
 from transformer_jax import functional
 
-PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 
 
 @PLATFORMS

@@ -70,7 +70,7 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         )
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 @pytest.mark.parametrize(
     ("options", "biased"),
     [
@@ -82,7 +82,7 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         ({"chunk": 1}, True),
     ],
 )
-@pytest.mark.quick("options3-True-tpu")
+@pytest.mark.quick("options3-True-tpu", "options2-True-cuda")
 def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, platform, options, biased):
     trace_for(monkeypatch, platform)
     with jax.enable_x64():
@@ -156,15 +156,20 @@ def test_b27_loss_at_the_start_is_log_of_the_vocabulary():
     assert float(total / weight) == pytest.approx(np.log(V), abs=0.01)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize("size", [1e4, 1e30])
-def test_huge_logits_are_finite(size):
+@pytest.mark.quick("10000.0-cpu", "1e+30-cuda")
+def test_huge_logits_are_finite(monkeypatch, platform, size):
+    trace_for(monkeypatch, platform)
     logits = jnp.array([[size, -size, 0.0]])
     loss, dz = jax.jit(jax.value_and_grad(lambda z: cross_entropy(z, jnp.array([0]))[0]))(logits)
     assert float(loss) == 0
     assert jnp.isfinite(dz).all()
 
 
-def test_forbidden_tokens_do_not_disturb_the_others():
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_forbidden_tokens_do_not_disturb_the_others(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     logits = jnp.array([[1.0, -jnp.inf, 2.0]])
     loss, dz = jax.jit(jax.value_and_grad(lambda z: cross_entropy(z, jnp.array([0]))[0]))(logits)
     assert float(loss) == pytest.approx(np.log(1 + np.e), rel=1e-6)

@@ -16,7 +16,13 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, PyTree
 
-from transformer_jax.functional.kernels.products import matmul, sum_rows, transposed_matmul, widen
+from transformer_jax.functional.kernels.products import (
+    exponential_sums,
+    matmul,
+    sum_rows,
+    transposed_matmul,
+    widen,
+)
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES, TableParts, VocabularySplit
 from transformer_jax.functional.layers import soft_cap, soft_cap_slope
 from transformer_jax.functional.partitioning import (
@@ -47,19 +53,17 @@ def row_losses(
 
     ``log Σ exp z − z_y + s (z_y − mean z)``, which is ``(1 − s) (−log p_y) + s mean (−log p)``.
     """
-    high = z.max(-1, keepdims=True)
-    high = high if split is None else lax.pmax(high, split.over)
-    exps = jnp.exp(z - high)
     if split is None:
-        total = exps.sum(-1, keepdims=True)
+        high, total, logits = exponential_sums(z)
         target_logits = jnp.take_along_axis(z, targets[..., None], axis=-1)
     else:
+        high = lax.pmax(z.max(-1, keepdims=True), split.over)
         here = split.columns(z) == targets[..., None]
-        sums = exps.sum(-1, keepdims=True), jnp.where(here, z, 0).sum(-1, keepdims=True)
-        total, target_logits = lax.psum(sums, split.over)
+        sums = [jnp.exp(z - high), jnp.where(here, z, 0)]
+        total, target_logits = lax.psum([one.sum(-1, keepdims=True) for one in sums], split.over)
     losses = jnp.log(total) + high - target_logits
     if label_smoothing:
-        mean = z.mean(-1, keepdims=True) if split is None else split.sum(z) / split.size
+        mean = logits / z.shape[-1] if split is None else split.sum(z) / split.size
         losses = losses + label_smoothing * (target_logits - mean)
     return losses[..., 0], high, total
 
