@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.functional.kernels.products import (
     exponential_sums,
+    kernel_gradient,
     matmul,
     sum_rows,
-    transposed_matmul,
     widen,
 )
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES, TableParts, VocabularySplit
@@ -140,17 +140,14 @@ class FusedLoss(NamedTuple):
         return z if self.split is None else self.split.masked(z)
 
     def table_gradient(self, x: Array, d: Array) -> Array:
-        """Returns the gradient of the trained rows, transposed, from a device's logits.
-
-        It stays transposed until it is complete: see :func:`kernel_gradient`.
-        """
-        if self.trained is None:
-            return transposed_matmul(x, d)
-        ids = jnp.asarray(self.trained, jnp.int32)
-        if self.split is not None:  # tokens of other devices are outside the columns of this one
-            ids = ids - lax.axis_index(self.split.over) * d.shape[-1]
-            ids = jnp.where(ids < 0, d.shape[-1], ids)
-        return transposed_matmul(x, jnp.take(d, ids, axis=-1, mode="fill", fill_value=0))
+        """Returns the gradient of the trained rows from a device's logits."""
+        if self.trained is not None:
+            ids = jnp.asarray(self.trained, jnp.int32)
+            if self.split is not None:  # tokens of other devices are outside its columns
+                ids = ids - lax.axis_index(self.split.over) * d.shape[-1]
+                ids = jnp.where(ids < 0, d.shape[-1], ids)
+            d = jnp.take(d, ids, axis=-1, mode="fill", fill_value=0)
+        return kernel_gradient(d, x)
 
 
 def linear_cross_entropy(
@@ -237,7 +234,7 @@ def _total(
 def _total_and_gradients(
     head: FusedLoss, x: Array, table: Array, bias: Array | None, targets: Array, weights: Array
 ) -> Gradients:
-    """The loss of a device's rows, and its gradients: ``dtable`` as ``[D V]``, or ``[D A]``."""
+    """The loss of a device's rows, and its gradients."""
 
     def add(sums: PyTree, chunk: Sequence[Array]) -> tuple[PyTree, tuple[Array, Array]]:
         losses, dx, *more = _block_gradients(head, table, bias, *chunk)
@@ -248,7 +245,7 @@ def _total_and_gradients(
     wide = weights.dtype
     dbias = None if bias is None else jnp.zeros(bias.shape, wide)
     count = len(table) if head.trained is None else len(head.trained)
-    sums = (jnp.zeros((), wide), jnp.zeros((table.shape[1], count), wide), dbias)
+    sums = (jnp.zeros((), wide), jnp.zeros((count, table.shape[1]), wide), dbias)
     if len(chunks[0]) == 1:
         sums, rows = add(sums, [c[0] for c in chunks])
         rows = jax.tree.map(lambda a: a[None], rows)
@@ -296,13 +293,13 @@ def _on_devices(
         total, dx, dtable, dbias, dweights = _unflat(results, x)
         dbias = None if dbias is None else parts.store_bias(dbias)
         if head.trained is None:
-            dtable = parts.store(dtable)
+            dtable = parts.store(dtable.T).T
         else:
             dtable = lax.psum(dtable, over if parts.split is None else (*over, parts.split.over))
         return lax.psum(total, over), dx, dtable, dbias, dweights
 
     of_bias = P(stored[0])
-    of_table = P(*stored[::-1]) if head.trained is None else P()
+    of_table = stored if head.trained is None else P()
     out = P() if function is _total else (P(), rows, of_table, of_bias, rows)
     mapped = jax.shard_map(
         part,
@@ -347,10 +344,9 @@ def _fused_forward(
     total, dx, trained, dbias, dweights = results
     dtable = drows = None
     if head.trained is None:
-        trained = constrain(trained, TABLE_AXES[::-1])
-        dtable = lax.optimization_barrier(trained).T.astype(table.dtype)
+        dtable = constrain(trained, TABLE_AXES).astype(table.dtype)
     else:
-        drows = trained.T.astype(cast(Array, rows).dtype)
+        drows = trained.astype(cast(Array, rows).dtype)
     dbias = None if bias is None or dbias is None else dbias.astype(bias.dtype)
     return total, (dx, dtable, drows, dbias, dweights)
 
