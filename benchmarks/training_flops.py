@@ -21,6 +21,7 @@ from typing import Any
 from transformer_jax.cli.run_flags import asked_run
 from transformer_jax.cli.training import EVERY
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.data.plan import BatchPlan
 from transformer_jax.models.costs.accounting import count_parameters
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.explicit_settings import Given
@@ -62,6 +63,7 @@ def counted_flops(command: str, *, steps: int, parameters: int) -> float:
         total = 0.0
         for step in range(steps):
             rows = plan.batch(step)
+            assert isinstance(rows, BatchPlan)
             shape = rows.S, rows.T, len(rows)
             if shape not in known:
                 known[shape] = task.flops(task.train.make_batch(rows))

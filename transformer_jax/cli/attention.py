@@ -16,7 +16,7 @@ from transformer_jax.recipes.generation_flags import LanguageFlags, generation_f
 if TYPE_CHECKING:
     from transformer_jax.inference.attention import TextAttention
 
-__all__ = ["Attention"]
+__all__ = ["AttentionCommand"]
 
 
 AttentionFlags: Any = generation_flags(TRANSLATION, "num_beams")
@@ -26,7 +26,7 @@ _OTHERS = {"speech": "a speech recognizer", "captioner": "a captioner"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention(AttentionFlags, LanguageFlags, CheckpointCommand):
+class AttentionCommand(AttentionFlags, LanguageFlags, CheckpointCommand):
     """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]

@@ -12,11 +12,11 @@ from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
 
-__all__ = ["Embed"]
+__all__ = ["EmbedCommand"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed(LanguageFlags, PictureFlags, PredictionCommand):
+class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
     """Write embeddings of lines of text, their tokens, or pictures: .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]

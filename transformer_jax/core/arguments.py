@@ -126,7 +126,7 @@ def _refusal(value: object, kind: object) -> str | None:
         return None if None in found else _alternatives(found)
     if hasattr(kind, "dim_str"):
         return _array_refusal(value, kind)
-    if origin is collections.abc.Callable:
+    if origin is collections.abc.Callable or _is_signature(kind):
         return None if callable(value) else "a function is needed"
     if origin is collections.abc.Sequence:
         is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
@@ -203,6 +203,11 @@ def _allowed_dtypes(dtypes: object) -> tuple[str, str]:
 def _is_checked(kind: type) -> bool:
     """Returns whether ``isinstance`` works: not for protocols that are for type checkers alone."""
     return not getattr(kind, "_is_protocol", False) or getattr(kind, "_is_runtime_protocol", False)
+
+
+def _is_signature(kind: object) -> bool:
+    """Returns whether a protocol describes functions."""
+    return getattr(kind, "_is_protocol", False) and "__call__" in vars(kind)
 
 
 def _article(name: str) -> str:

@@ -1,13 +1,14 @@
 """Trees of arrays as flat dictionaries by name, and back; the device of a tree."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 __all__ = [
+    "AnyArray",
     "Child",
     "default_device",
     "device_of",
@@ -18,6 +19,8 @@ __all__ = [
 ]
 
 
+# On a device, or on the host.
+AnyArray: TypeAlias = Array | np.ndarray
 # Nested dictionaries of arrays, by names or numbers.
 Nested = dict[str | int, PyTree]
 

@@ -85,7 +85,7 @@ def batches(
 
 def prefetched(
     plan: BatchSource,
-    make: Callable[..., Made],
+    make: Callable[[Any], Made],
     *,
     start: int = 0,
     stop: int | None = None,

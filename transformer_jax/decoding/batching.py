@@ -106,7 +106,7 @@ def row_settings(
         dtype = np.int32 if isinstance(nothing, int) else np.float32
         return np.array([*numbers, *[nothing] * (rows - len(numbers))], dtype)
 
-    values = SearchValues(ends=None, pad=None)._replace(
+    values = SearchValues(np.array(special.ends, np.int32), np.int32(special.pad))._replace(
         **{
             field: column(numbers, nothing)
             for name, (field, numbers, nothing) in given.items()

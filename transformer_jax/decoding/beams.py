@@ -8,8 +8,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding.logits_processors import StepContext, process_logits
-from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
-from transformer_jax.decoding.search_state import Hypotheses, SearchResult, SearchState
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, used
+from transformer_jax.decoding.search_state import Hypotheses, Ranking, SearchResult, SearchState
 from transformer_jax.functional import logits as functional
 from transformer_jax.models.protocol import Extendable
 
@@ -84,26 +84,26 @@ def advance_beams(
     scores = _scores(state, logits, at, plan, values)
     last = t + 1 >= state.limits
     broken = (~jnp.isfinite(scores.rest)).any(1) & ~state.done
-    broken = broken if values.finite is None else broken & ~values.finite
+    broken = broken if values.finite is None else broken & ~used(values.finite)
     onward = _onward(state, scores, at)
     ends = _ends(state, scores, at, plan, values)
     chosen = _chosen(onward, ends, plan, logits.shape[1])
     if plan.may_end_short and "min_length" in plan.processors:  # a shorter text is cut
-        chosen = chosen & (t + 1 >= values.min_length).reshape(-1, 1)
+        chosen = chosen & (t + 1 >= used(values.min_length)).reshape(-1, 1)
     best, penalty = _admit(state, onward, ends, chosen, plan, values), _penalty(values, t + 1)
     if not plan.cut:
-        overtaken = onward.totals[:, :1] / penalty > best.scores[:, :1]
+        overtaken = onward.totals[:, :1] / penalty > best.ranked.scores[:, :1]
         best = best._replace(ended=best.ended & ~(overtaken & (last & ~state.done)[:, None]))
     longest = _penalty(values, state.limits)
     if hf:
-        reach = onward.totals[:, :1] / jnp.where(values.hopeful, longest, penalty)
-        hopeless = values.eager | ~(reach[:, 0] > best.scores[:, -1])
+        reach = onward.totals[:, :1] / jnp.where(used(values.hopeful), longest, penalty)
+        hopeless = used(values.eager) | ~(reach[:, 0] > best.ranked.scores[:, -1])
         settled = (best.lengths > 0).all(1) & hopeless
     else:
         # The best possible outcome is to keep the current log-probability up to the limit.
         reach = onward.totals[:, :1] / longest
-        settled = best.scores[:, -1] >= reach[:, 0]
-        settled = settled if values.patient is None else settled & ~values.patient
+        settled = best.ranked.scores[:, -1] >= reach[:, 0]
+        settled = settled if values.patient is None else settled & ~used(values.patient)
     zero, text = jnp.int32(0), state.text
     if text is not None:
         text = jnp.take_along_axis(text, onward.beams[:, :, None], axis=1)
@@ -166,7 +166,7 @@ def _ends(
 ) -> _Ways:
     """Returns continuations by an end token: each beam's most probable one, or all for ``hf``."""
     (B, M), R = state.total.shape, scores.raw.shape[0]
-    tokens = values.ends
+    tokens = used(values.ends)
     # One at a time, so that a vocabulary split over devices is not gathered.
     raw = jnp.stack(
         [
@@ -237,7 +237,7 @@ def _admit(
         scores = scores + jnp.where(counts, 0.0, plan.missing_score)
     else:
         scores = jnp.where(counts, scores, plan.missing_score)
-    old = state.best
+    old = state.best.ranked
     both = jnp.concatenate([old.scores, scores], axis=1)
     scores, where = functional.top_k_of_rows(both, plan.kept)
 
@@ -245,13 +245,15 @@ def _admit(
         return jnp.take_along_axis(jnp.concatenate([before, new], axis=1), where, axis=1)
 
     return Hypotheses(
-        lengths=pick(old.lengths, jnp.where(counts, state.t + 1, 0)),
-        ended=pick(old.ended, ended & counts),
-        scores=scores,
-        totals=pick(old.totals, ways.totals),
-        model=None if ways.model is None else pick(old.model, ways.model),
-        beams=pick(old.beams, ways.beams),
-        last=pick(old.last, ways.tokens),
+        pick(state.best.lengths, jnp.where(counts, state.t + 1, 0)),
+        pick(state.best.ended, ended & counts),
+        Ranking(
+            scores,
+            totals=pick(old.totals, ways.totals),
+            model=None if ways.model is None else pick(used(old.model), ways.model),
+            beams=pick(old.beams, ways.beams),
+            last=pick(old.last, ways.tokens),
+        ),
     )
 
 
@@ -259,7 +261,7 @@ def _penalty(values: SearchValues, length: Array) -> Array:
     """Returns the divisors of totals, for one length or a length per row: [1 1] or [B 1]."""
     if values.penalties is None:
         return jnp.ones((1, 1))
-    table = values.penalties
+    table = used(values.penalties)
     if not length.ndim:
         return table[:, length][:, None]
     if len(table) == 1:
@@ -269,10 +271,10 @@ def _penalty(values: SearchValues, length: Array) -> Array:
 
 def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> SearchResult:
     """Returns the finished hypotheses, with tokens traced back from end to start."""
-    best, broken = state.best, state.broken[:, None]
+    best, ranked, broken = state.best, state.best.ranked, state.broken[:, None]
     there = (best.lengths > 0) & ~broken
     if plan.finishing == "optimal":  # texts of probability 0 are dropped
-        there = there & (best.scores > plan.missing_score)
+        there = there & (ranked.scores > plan.missing_score)
     lengths = jnp.where(there, best.lengths, 0)
 
     def back(beams: Array, at: tuple[Array, Array, Array]) -> tuple[Array, Array]:
@@ -280,17 +282,17 @@ def read_back(state: SearchState, plan: SearchPlan, values: SearchValues) -> Sea
         # The last token was written at step t = length - 1, after the beam that it continues.
         inside = t < lengths - 1
         token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), values.pad)
-        token = jnp.where(t == lengths - 1, best.last, token)
+        token = jnp.where(t == lengths - 1, ranked.last, token)
         return jnp.where(inside, jnp.take_along_axis(parents, beams, axis=1), beams), token
 
     assert state.parents is not None, "several beams"
     trail = (jnp.arange(len(state.tokens)), state.parents, state.tokens)
-    _, tokens = lax.scan(back, best.beams, trail, reverse=True)
+    _, tokens = lax.scan(back, ranked.beams, trail, reverse=True)
     finite = lambda x: jnp.where(broken, jnp.nan, x)
-    log_probs = best.totals if best.model is None else best.model
+    log_probs = ranked.totals if ranked.model is None else ranked.model
     if plan.finishing == "optimal":
         log_probs = jnp.where(there, log_probs, plan.missing_score)
     return SearchResult(
-        jnp.moveaxis(tokens, 0, -1), lengths, finite(log_probs), finite(best.scores),
+        jnp.moveaxis(tokens, 0, -1), lengths, finite(log_probs), finite(ranked.scores),
         best.ended & there,
     )  # fmt: skip

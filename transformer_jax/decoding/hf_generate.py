@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.numerics import refuse_nonfinite
+from transformer_jax.core.trees import AnyArray
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.programs import SearchPrompts, search_prompts
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, plan_of, values_of
@@ -33,14 +34,13 @@ class HFGenerationOutput(NamedTuple):
 class _Batch(NamedTuple):
     """Prompts as inputs of a program."""
 
-    ids: PyTree  # [B S], padded on the right to a compiled length
-    real: PyTree  # [B S], True for ids that are not padding
-    width: PyTree  # [], number of columns in use
-    rows: PyTree  # [B], True for rows in use
-    start: PyTree  # [], the decoder's start token
-    images: PyTree = (
-        None  # [B height width C], normalized pixels, which are then the encoder's input
-    )
+    ids: Int[AnyArray, "B S"]  # padded on the right to a compiled length
+    real: Bool[AnyArray, "B S"]  # True for ids that are not padding
+    width: Int[Array | np.int32, ""]  # number of columns in use
+    rows: Bool[AnyArray, " B"]  # True for rows in use
+    start: Int[Array | np.int32, ""]  # the decoder's start token
+    # Normalized pixels, which are then the encoder's input.
+    images: Float[AnyArray, "B height width C"] | None = None
 
 
 class HFGenerator:
@@ -221,7 +221,8 @@ class HFGenerator:
             aligned = SearchPrompts(prompts, starts, limits, inputs)
         else:
             counts = real.sum(1)
-            prompts, known, starts = ids, width, width - counts
+            prompts, known = jnp.asarray(ids), jnp.asarray(width)
+            starts = known - counts
             # The cache needs prompts that end in the last column; processors read them unchanged.
             aligned = SearchPrompts(jnp.roll(ids, S - width, axis=1), S - counts, limits)
         context = PromptContext(prompts, known, starts, ids, width)

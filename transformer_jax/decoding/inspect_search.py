@@ -70,7 +70,7 @@ class BeamSearcher(Protocol):
 
 
 def scorer_after(
-    ids: Sequence[int], logits: Callable[..., Array], context: int, params: PyTree
+    ids: Sequence[int], logits: Callable[[np.ndarray], Array], context: int, params: PyTree
 ) -> Scorer:
     """Returns the function from continuations of a prompt, with any first token, to logits.
 
@@ -138,6 +138,7 @@ def tree_of_beams(
         raise ConfigError("num_beams is 1: a tree needs 2 beams or more")
     search = searcher.beam_search([sequence], config)
     result, trail = jax.device_get(search.run(searcher.run.trail))
+    assert search.prompts.limits is not None
     limit, steps = int(search.prompts.limits[0]), int(trail.steps)
     live = LiveBeams(trail.tokens[:steps, 0], trail.parents[:steps, 0], limit, search.plan.cut)
     logits = searcher.scorer(sequence)

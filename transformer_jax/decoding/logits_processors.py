@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, used
 from transformer_jax.functional import logits as functional
 
 __all__ = ["StepContext", "forbid_repeated_ngrams", "process_logits", "sequence_bias", "token_mask"]
@@ -25,10 +25,10 @@ class StepContext(NamedTuple):
     length: Int[Array, ""]  # columns of ``text`` in use: prompt and written tokens
     ends: Bool[Array, " V"]  # which tokens end a text
     last: Bool[Array, "R 1"] | None = None  # rows at their limit, which may end at any length
-    text: PyTree = None  # [R W], prompt and written tokens
-    starts: PyTree = None  # [R], the first column of each row that is not padding
-    source: PyTree = None  # [R S], the input of the encoder or decoder
-    width: PyTree = None  # [], columns of ``source`` in use
+    text: Int[Array, "R W"] | None = None  # prompt and written tokens
+    starts: Int[Array, " R"] | None = None  # the first column of each row that is not padding
+    source: Int[Array, "R S"] | None = None  # the input of the encoder or decoder
+    width: Int[Array, ""] | None = None  # columns of ``source`` in use
 
 
 def process_logits(
@@ -152,33 +152,35 @@ def _forbid(x: Array, which: Array | np.ndarray) -> Array:
 def _encoder_repetition_penalty(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
-    here = (jnp.arange(at.source.shape[1]) < at.width)[None]
-    seen = jnp.broadcast_to(here, at.source.shape)
-    return functional.repetition_penalty(x, at.source, seen, values.encoder_repetition)
+    source = used(at.source)
+    here = (jnp.arange(source.shape[1]) < used(at.width))[None]
+    seen = jnp.broadcast_to(here, source.shape)
+    return functional.repetition_penalty(x, source, seen, used(values.encoder_repetition))
 
 
 def _repetition_penalty(x: Array, at: StepContext, values: SearchValues, plan: SearchPlan) -> Array:
-    columns = jnp.arange(at.text.shape[1])[None]
-    seen = (columns >= at.starts[:, None]) & (columns < at.length)
-    return functional.repetition_penalty(x, at.text, seen, values.repetition)
+    text = used(at.text)
+    columns = jnp.arange(text.shape[1])[None]
+    seen = (columns >= used(at.starts)[:, None]) & (columns < at.length)
+    return functional.repetition_penalty(x, text, seen, used(values.repetition))
 
 
 def _no_repeat_ngram_size(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
-    source = (at.text, at.length)
-    return forbid_repeated_ngrams(x, source, at.text, at.length, values.ngram, plan.ngram)
+    text, n = used(at.text), used(values.ngram)
+    return forbid_repeated_ngrams(x, (text, at.length), text, at.length, n, plan.ngram)
 
 
 def _encoder_no_repeat_ngram_size(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
-    source, n = (at.source, at.width), values.encoder_ngram
-    return forbid_repeated_ngrams(x, source, at.text, at.length, n, plan.encoder_ngram)
+    source, n = (used(at.source), used(at.width)), used(values.encoder_ngram)
+    return forbid_repeated_ngrams(x, source, used(at.text), at.length, n, plan.encoder_ngram)
 
 
 def _min_length(x: Array, at: StepContext, values: SearchValues, plan: SearchPlan) -> Array:
-    early = (at.written + 1 < values.min_length).reshape(-1, 1)
+    early = (at.written + 1 < used(values.min_length)).reshape(-1, 1)
     early = early if at.last is None else early & ~at.last
     return _forbid(x, early & at.ends[None])
 
@@ -186,56 +188,56 @@ def _min_length(x: Array, at: StepContext, values: SearchValues, plan: SearchPla
 def _forced_eos_token_id(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
-    forced = jnp.where(values.forced_last, 0.0, -jnp.inf)[None]
-    here = values.forced_last.any() & (at.written == values.at_last)
-    return jnp.where(here, forced, x)
+    tokens = used(values.forced_last)
+    forced = jnp.where(tokens, 0.0, -jnp.inf)[None]
+    return jnp.where(tokens.any() & (at.written == used(values.at_last)), forced, x)
 
 
 def _remove_invalid_values(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
     least = jnp.finfo(jnp.float32).min
-    return jnp.where(values.finite, jnp.nan_to_num(x, neginf=least), x)
+    return jnp.where(used(values.finite), jnp.nan_to_num(x, neginf=least), x)
 
 
 def _exponential_decay_length_penalty(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
-    gain = jnp.abs(x) * values.decay[at.written]
+    gain = jnp.abs(x) * used(values.decay)[at.written]
     return x + jnp.where(at.ends[None] & jnp.isfinite(x), gain, 0.0)
 
 
 def _begin_suppress_tokens(
     x: Array, at: StepContext, values: SearchValues, plan: SearchPlan
 ) -> Array:
-    return _forbid(x, (values.begin_suppressed & (at.length == values.first))[None])
+    return _forbid(x, (used(values.begin_suppressed) & (at.length == used(values.first)))[None])
 
 
 _PROCESSORS: dict[str, Callable[[Array, StepContext, SearchValues, SearchPlan], Array]] = {
     "sequence_bias": lambda x, at, values, plan: sequence_bias(
-        x, at.text, at.length, values.biased, values.biases
+        x, used(at.text), at.length, used(values.biased), used(values.biases)
     ),
     "encoder_repetition_penalty": _encoder_repetition_penalty,
     "repetition_penalty": _repetition_penalty,
     "no_repeat_ngram_size": _no_repeat_ngram_size,
     "encoder_no_repeat_ngram_size": _encoder_no_repeat_ngram_size,
     "bad_words_ids": lambda x, at, values, plan: sequence_bias(
-        x, at.text, at.length, values.barred, values.barriers
+        x, used(at.text), at.length, used(values.barred), used(values.barriers)
     ),
     "min_length": _min_length,
     "forced_bos_token_id": lambda x, at, values, plan: functional.force_token(
-        x, jnp.where(at.length == 1, values.forced_first, -1)
+        x, jnp.where(at.length == 1, used(values.forced_first), -1)
     ),
     "forced_eos_token_id": _forced_eos_token_id,
     "remove_invalid_values": _remove_invalid_values,
     "exponential_decay_length_penalty": _exponential_decay_length_penalty,
-    "suppress_tokens": lambda x, at, values, plan: _forbid(x, values.suppressed[None]),
+    "suppress_tokens": lambda x, at, values, plan: _forbid(x, used(values.suppressed)[None]),
     "begin_suppress_tokens": _begin_suppress_tokens,
-    "temperature": lambda x, at, values, plan: functional.temperature(x, values.temperature),
-    "top_k": lambda x, at, values, plan: functional.top_k(x, values.top_k),
-    "top_p": lambda x, at, values, plan: functional.top_p(x, values.top_p),
-    "min_p": lambda x, at, values, plan: functional.min_p(x, values.min_p),
+    "temperature": lambda x, at, values, plan: functional.temperature(x, used(values.temperature)),
+    "top_k": lambda x, at, values, plan: functional.top_k(x, used(values.top_k)),
+    "top_p": lambda x, at, values, plan: functional.top_p(x, used(values.top_p)),
+    "min_p": lambda x, at, values, plan: functional.min_p(x, used(values.min_p)),
     "renormalize_logits": lambda x, at, values, plan: jnp.where(
-        values.renormalize, jax.nn.log_softmax(x, axis=-1), x
+        used(values.renormalize), jax.nn.log_softmax(x, axis=-1), x
     ),
 }

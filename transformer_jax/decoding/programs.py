@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.trees import AnyArray
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.scoring import TeacherForced, teacher_forced_log_probs
@@ -46,32 +47,32 @@ __all__ = [
 class PromptBatch(NamedTuple):
     """Prompts to continue, with the state of their generation."""
 
-    tokens: PyTree  # [B P], padded on the left
-    starts: PyTree  # [B], index at which each prompt begins
-    limits: PyTree  # [B], largest number of new tokens
-    generated: PyTree  # [B], number of new tokens in earlier segments
-    keys: PyTree = None  # [B], sampling keys
-    seen: tuple[PyTree, PyTree] | None = (
-        None  # [B Q] and [B], tokens that penalties apply to, or None
-    )
+    tokens: Int[AnyArray, "B P"]  # padded on the left
+    starts: Int[AnyArray, " B"]  # index at which each prompt begins
+    limits: Int[AnyArray, " B"]  # largest number of new tokens
+    generated: Int[AnyArray, " B"]  # number of new tokens in earlier segments
+    keys: Key[Array, " B"] | None = None  # sampling keys
+    # Tokens that penalties apply to, padded on the left, and the index at which they begin.
+    seen: tuple[Int[AnyArray, "B Q"], Int[AnyArray, " B"]] | None = None
 
 
 class MoreTokens(NamedTuple):
     """Tokens to append to a cache."""
 
-    tokens: PyTree  # [B T], padded on the right
-    count: PyTree  # [], how many of them are not padding
-    at: PyTree  # [], slot of the first; later contents of the cache are discarded
+    tokens: Int[AnyArray, "B T"]  # padded on the right
+    length: Int[Array | np.int32, ""]  # how many of them are not padding
+    at: Int[Array | np.int32, ""]  # slot of the first; later contents of the cache are discarded
 
 
 class SearchPrompts(NamedTuple):
     """Prompts of one search, as rows that end in the same column."""
 
-    tokens: PyTree  # [B P], padded on the left
-    starts: PyTree  # [B], index at which each prompt begins
-    limits: PyTree  # [B], largest number of new tokens, including EOS; 0 marks an empty row
-    inputs: PyTree = None  # inputs of the encoder, by name
-    keys: PyTree = None  # [B], sampling keys
+    tokens: Int[AnyArray, "B P"]  # padded on the left
+    starts: Int[AnyArray, " B"]  # index at which each prompt begins
+    # Largest number of new tokens, including EOS; 0 marks an empty row, None is no limit.
+    limits: Int[AnyArray, " B"] | None
+    inputs: Mapping[str, PyTree] | None = None  # inputs of the encoder, by name
+    keys: Key[Array, " B"] | None = None  # sampling keys
 
 
 # The types of a search's state, besides its own.
@@ -152,7 +153,7 @@ class Programs:
         length: int,
     ) -> SearchState:
         model = nnx.merge(self.graph, params)
-        read = model.prefill_more(more.tokens, more.count, cache.truncate(more.at))
+        read = model.prefill_more(more.tokens, more.length, cache.truncate(more.at))
         return _first(model, read, prompts, plan, values, length)
 
     def _decode_batch(
@@ -232,10 +233,10 @@ def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 
         length: Largest number of new tokens.
         beams: Number of beams per prompt.
     """
-    B, P = prompts.tokens.shape
+    tokens, (B, P) = jnp.asarray(prompts.tokens), prompts.tokens.shape
     cache = model.init_cache(prompts.inputs, B, P - 1 + length, beams=beams)
     if P > 1:
-        cache = model.prefill(prompts.tokens[:, :-1], cache, prompts.starts)[1]
+        cache = model.prefill(tokens[:, :-1], cache, jnp.asarray(prompts.starts))[1]
     return cache
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.functional.logits import normalizer, take_logit
 
-__all__ = ["Score", "TeacherForced", "TraceStep", "teacher_forced_log_probs", "trace_steps"]
+__all__ = ["TargetScore", "TeacherForced", "TraceStep", "teacher_forced_log_probs", "trace_steps"]
 
 
 class TeacherForced(NamedTuple):
@@ -23,7 +23,7 @@ class TeacherForced(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class TargetScore:
     """The log-probability of a translation under the model."""
 
     log_prob: float  # of all tokens, including EOS

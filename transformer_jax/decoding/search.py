@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer_jax.decoding.beams import advance_beams, read_back
 from transformer_jax.decoding.logits_processors import StepContext, process_logits, token_mask
-from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
+from transformer_jax.decoding.search_plan import SearchPlan, SearchValues, used
 from transformer_jax.decoding.search_state import (
     Hypotheses,
     SearchResult,
@@ -89,7 +89,7 @@ def _step_context(
 ) -> StepContext:
     M, context = plan.beams, state.context
     last = jnp.repeat(state.t + 1 >= state.limits, M)[:, None] if plan.may_end_short else None
-    at = StepContext(state.t, state.t + 1, token_mask(values.ends, vocab), last)
+    at = StepContext(state.t, state.t + 1, token_mask(used(values.ends), vocab), last)
     if context is None:
         return at
     spread = lambda rows: None if rows is None else jnp.repeat(rows, M, axis=0)
@@ -98,7 +98,7 @@ def _step_context(
         text=None if state.text is None else state.text.reshape(-1, state.text.shape[2]),
         starts=spread(context.starts),
         source=spread(context.source),
-        width=context.width,
+        width=None if context.width is None else used(context.width),
     )
 
 
@@ -120,7 +120,7 @@ def _advance_one(
     token = jnp.where(active, token, values.pad).astype(jnp.int32)
     peak, rest = functional.normalizer(logits)
     gain = jnp.where(active, (functional.take_logit(logits, token) - peak) - rest, 0.0)
-    ended = active & (token[:, None] == values.ends[None]).any(-1)
+    ended = active & (token[:, None] == used(values.ends)[None]).any(-1)
     zero, text = jnp.int32(0), state.text
     if text is not None:
         text = lax.dynamic_update_slice(text, token[:, None, None], (zero, zero, at.length))

@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int, PyTree
+from jaxtyping import Array, Bool, Float, Float32, Int
 
 from transformer_jax.decoding.generation_config import GenerationConfig, Normalization
 from transformer_jax.decoding.length_penalty import length_penalty
@@ -20,6 +20,7 @@ __all__ = [
     "plan_of",
     "search_settings",
     "token_mask",
+    "used",
     "values_of",
     "with_special",
 ]
@@ -88,6 +89,10 @@ _READ = {
 }
 
 
+# On the host when it is planned, on a device in a program.
+Value: TypeAlias = Array | np.ndarray | np.int32 | np.float32 | np.bool_
+
+
 class SearchPlan(NamedTuple):
     """The static part of a search, which determines the compiled program."""
 
@@ -126,41 +131,42 @@ class SearchPlan(NamedTuple):
 class SearchValues(NamedTuple):
     """The settings of a search as arrays: shared by all rows, or one per row; None is unused."""
 
-    ends: PyTree  # [E], -1 is none
-    pad: PyTree  # [], fills after an end
-    penalties: PyTree = None  # [1 or B, T + 1], divisors of log-probabilities by length; None is 1
-    min_length: PyTree = None  # [] or [B], smallest number of tokens, including the end
-    patient: PyTree = None  # [], continues to the limit, where the result is the same ("optimal")
-    eager: PyTree = None  # [], a sentence is done once all its hypotheses have ended ("hf")
-    hopeful: PyTree = None  # [], expectations for beams assume the longest text ("hf")
-    suppressed: PyTree = None  # [V]
-    begin_suppressed: PyTree = None  # [V]
-    first: PyTree = None  # [], number of columns before the first written token
-    forced_first: PyTree = None  # []
-    forced_last: PyTree = None  # [V]
-    at_last: PyTree = None  # [], number of written tokens at which the last is forced
-    repetition: PyTree = None
-    encoder_repetition: PyTree = None
-    ngram: PyTree = None
-    encoder_ngram: PyTree = None
-    biased: PyTree = None  # [N L], sequences, right-aligned and padded with -1
-    biases: PyTree = None  # [N]
-    barred: PyTree = None  # [N L]
-    barriers: PyTree = None  # [N]
-    decay: PyTree = None  # [T + 1], added to the score of ends after this many new tokens
-    finite: PyTree = None  # []
-    renormalize: PyTree = None  # []
-    temperature: PyTree = None
-    top_k: PyTree = None
-    top_p: PyTree = None
-    min_p: PyTree = None
+    ends: Int[Value, " E"]  # -1 is none
+    pad: Int[Value, ""]  # fills after an end
+    penalties: Float32[Value, "#B T"] | None = None  # divisors of log-probabilities by length
+    min_length: Int[Value, "*B"] | None = None  # smallest number of tokens, including the end
+    # Continues to the limit, where the result is the same ("optimal").
+    patient: Bool[Value, ""] | None = None
+    eager: Bool[Value, ""] | None = None  # a sentence is done once all hypotheses have ended ("hf")
+    hopeful: Bool[Value, ""] | None = None  # beams are expected to get the longest text ("hf")
+    suppressed: Bool[Value, " V"] | None = None
+    begin_suppressed: Bool[Value, " V"] | None = None
+    first: Int[Value, ""] | None = None  # number of columns before the first written token
+    forced_first: Int[Value, ""] | None = None
+    forced_last: Bool[Value, " V"] | None = None
+    at_last: Int[Value, ""] | None = None  # number of written tokens when the last is forced
+    repetition: Float32[Value, "*B"] | None = None
+    encoder_repetition: Float32[Value, "*B"] | None = None
+    ngram: Int[Value, "*B"] | None = None
+    encoder_ngram: Int[Value, "*B"] | None = None
+    biased: Int[Value, "N L"] | None = None  # sequences, right-aligned and padded with -1
+    biases: Float32[Value, " N"] | None = None
+    barred: Int[Value, "N L"] | None = None
+    barriers: Float32[Value, " N"] | None = None
+    decay: Float32[Value, " T"] | None = None  # added to the score of ends, by number of new tokens
+    finite: Bool[Value, ""] | None = None
+    renormalize: Bool[Value, ""] | None = None
+    temperature: Float32[Value, "*B"] | None = None
+    top_k: Int[Value, "*B"] | None = None
+    top_p: Float32[Value, "*B"] | None = None
+    min_p: Float32[Value, "*B"] | None = None
 
-    def map_rows(self, change: Callable[[PyTree], PyTree]) -> "SearchValues":
+    def map_rows(self, change: Callable[[Value], Value]) -> "SearchValues":
         """Replaces values that differ between rows."""
         rows = {name: getattr(self, name) for name in _EACH if np.ndim(getattr(self, name)) == 1}
         return self._replace(**{name: change(value) for name, value in rows.items()})
 
-    def take(self, rows: PyTree) -> "SearchValues":
+    def take(self, rows: Int[Array, " n"]) -> "SearchValues":
         """Returns the values of some rows."""
         some = self.map_rows(lambda value: jnp.asarray(value)[rows])
         table = some.penalties
@@ -284,7 +290,8 @@ def values_of(
     for name in NEUTRAL:
         if name not in plan.processors:
             unread |= {*_READ.get(name, (name,))}
-    return values._replace(**dict.fromkeys(unread))
+    # Ends and padding are always read.
+    return values._replace(**dict.fromkeys(unread))  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=64)
@@ -339,6 +346,17 @@ def with_special(
         pad=np.int32(special.pad),
         suppressed=token_mask(special.suppress_tokens, vocab),
     )
+
+
+def used(value: Value | None) -> Array:
+    """Returns a value that the plan uses, so that it is there, as an array of JAX.
+
+    Example:
+        >>> used(np.float32(0.5))
+        Array(0.5, dtype=float32)
+    """
+    assert value is not None, "a search without a setting of its plan"
+    return jnp.asarray(value)
 
 
 def penalty_table(

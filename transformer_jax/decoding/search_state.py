@@ -5,14 +5,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from transformer_jax.core.trees import AnyArray
 from transformer_jax.decoding.search_plan import SearchPlan, SearchValues
 from transformer_jax.models.protocol import Extendable
 
 __all__ = [
     "Hypotheses",
     "PromptContext",
+    "Ranking",
     "SearchResult",
     "SearchRows",
     "SearchState",
@@ -37,34 +40,45 @@ class Steps(NamedTuple):
 class PromptContext(NamedTuple):
     """The tokens before each text, for processors that read them."""
 
-    tokens: Int[Array, "B P"]  # the prompts
-    length: Array  # [], number of columns in use
-    starts: Int[Array, " B"]  # the first column of each row that is not padding
-    source: Int[Array, "B S"] | None = None  # input of the encoder or decoder
-    width: Array | None = None  # [], number of its columns in use
+    tokens: Int[AnyArray, "B P"]  # the prompts
+    length: Int[Array | np.int32, ""]  # number of columns in use
+    starts: Int[AnyArray, " B"]  # the first column of each row that is not padding
+    source: Int[AnyArray, "B S"] | None = None  # input of the encoder or decoder
+    width: Int[Array | np.int32, ""] | None = None  # number of its columns in use
 
 
 class SearchRows(NamedTuple):
     """The rows of a search."""
 
-    last: Int[Array, " B"]  # the last token of each prompt, or BOS
-    limits: Int[Array, " B"] | None = None  # largest number of new tokens; 0 marks an empty row
+    last: Int[AnyArray, " B"]  # the last token of each prompt, or BOS
+    limits: Int[AnyArray, " B"] | None = None  # largest number of new tokens; 0 marks an empty row
     keys: Key[Array, " B"] | None = None  # of samples, see :func:`row_keys`; None is no sampling
-    sampled: Int[Array, " B"] | None = None  # number of tokens sampled earlier; None is 0
+    sampled: Int[AnyArray, " B"] | None = None  # number of tokens sampled earlier; None is 0
     context: PromptContext | None = None
 
 
+class Ranking(NamedTuple):
+    """The scores of finished hypotheses, and where each ends."""
+
+    scores: Float[Array, "B P"]
+    totals: Float[Array, "B P"]  # the sums from which scores are computed
+    model: Float[Array, "B P"] | None  # log-probabilities under the model, if different
+    beams: Int[Array, "B P"]  # the beam that the last token follows
+    last: Int[Array, "B P"]  # that token
+
+
 class Hypotheses(NamedTuple):
-    """The finished hypotheses; with a single beam, only their lengths and ends."""
+    """The finished hypotheses."""
 
     lengths: Int[Array, "B P"]  # 0 is none
     ended: Bool[Array, "B P"]  # by an end token
-    # None for a single beam:
-    scores: PyTree = None  # [B P]
-    totals: PyTree = None  # [B P], the sums from which scores are computed
-    model: PyTree = None  # [B P], log-probabilities under the model, if different
-    beams: PyTree = None  # [B P], the beam that the last token follows
-    last: PyTree = None  # [B P], that token
+    ranking: Ranking | None = None  # None for a single beam
+
+    @property
+    def ranked(self) -> Ranking:
+        """Returns the ranking of several beams."""
+        assert self.ranking is not None, "a single beam is not ranked"
+        return self.ranking
 
 
 class SearchState(NamedTuple):
@@ -140,15 +154,8 @@ def start_search(
     if M > 1:
         missing = jnp.full((B, P), plan.missing_score, jnp.float32)
         parents, model = trail, jnp.zeros((B, M)) if plan.ranks_log_probs else None
-        best = Hypotheses(
-            zeros,
-            best.ended,
-            missing,
-            missing,
-            missing if plan.ranks_log_probs else None,
-            zeros,
-            zeros,
-        )
+        by_model = missing if plan.ranks_log_probs else None
+        best = best._replace(ranking=Ranking(missing, missing, by_model, zeros, zeros))
     if plan.reads_text:
         context = rows.context
         assert context is not None, "processors read the prompt"
@@ -168,7 +175,7 @@ def start_search(
         broken=jnp.zeros(B, bool),
         limits=limits,
         keys=rows.keys,
-        sampled=zeros[:, 0] if rows.sampled is None else rows.sampled.astype(jnp.int32),
+        sampled=zeros[:, 0] if rows.sampled is None else jnp.asarray(rows.sampled, jnp.int32),
         context=rows.context,
         cache=cache,
     )

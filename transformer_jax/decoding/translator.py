@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.keys import key_for
 from transformer_jax.core.numerics import refuse_nonfinite
-from transformer_jax.core.trees import device_of
+from transformer_jax.core.trees import AnyArray, device_of
 from transformer_jax.data.coverage import unknown_texts
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction, Frame
 from transformer_jax.data.preparation import Preparation
@@ -25,7 +25,7 @@ from transformer_jax.decoding.options import SpecialTokens, TranslationBatching
 from transformer_jax.decoding.partial_text import GenerationSequence, Source
 from transformer_jax.decoding.programs import Programs, SearchPrompts
 from transformer_jax.decoding.requests import Translation
-from transformer_jax.decoding.scoring import Score, TeacherForced, TraceStep, trace_steps
+from transformer_jax.decoding.scoring import TargetScore, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.search_plan import search_settings
 from transformer_jax.decoding.search_state import row_keys
 from transformer_jax.decoding.text_generation import Pending, read_hypotheses
@@ -88,7 +88,7 @@ class Translator(LineTranslator):
         return self.tokenizer.convert_ids_to_tokens(source)
 
     @functools.cached_property
-    def attend(self) -> Callable[..., dict[str, Array]]:
+    def attend(self) -> Callable[[PyTree, AnyArray, AnyArray, AnyArray], dict[str, Array]]:
         """The function from parameters and inputs to attention weights, compiled per shape."""
 
         def maps(params: PyTree, source: Array, inputs: Array, lengths: Array) -> dict[str, Array]:
@@ -119,7 +119,7 @@ class Translator(LineTranslator):
         sources: Sequence[str],
         targets: Sequence[str],
         directions: Directions = DEFAULT_DIRECTION,
-    ) -> list[Score]:
+    ) -> list[TargetScore]:
         """Returns the log-probability of each target given its source, by teacher forcing.
 
         The fixed first tokens of targets are given: they are not part of a score, as in search.
@@ -152,14 +152,14 @@ class Translator(LineTranslator):
                     f"target {i + 1} has {plural(own - 1, 'token')}: at most {self.most - 1} are "
                     f"scored; leave the pair out"
                 )
-        scores: dict[int, Score] = {}
+        scores: dict[int, TargetScore] = {}
         both = [max(len(s), len(t)) for s, t in zip(read, written, strict=True)]
         for which, shape in self.batches(range(len(both)), both):
             chosen = [written[i] for i in which]
             out = self._forced([read[i] for i in which], chosen, *shape)
             for i, ids, row in zip(which, chosen, np.asarray(out.log_probs), strict=False):
                 tokens = row[given : len(ids)].tolist()
-                scores[i] = Score(float(sum(tokens)), tuple(ids[given:]), tuple(tokens))
+                scores[i] = TargetScore(float(sum(tokens)), tuple(ids[given:]), tuple(tokens))
         return [scores[i] for i in range(len(both))]
 
     def trace(

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree, Shaped
 
 from transformer_jax.functional.losses import OutputTable
 
-__all__ = ["AnyDecoder", "Decodable", "Encoded", "Extendable", "Scorer"]
+__all__ = ["AnyDecoder", "ArrayModel", "Decodable", "Encoded", "Extendable", "Scorer"]
 
 
 class Encoded(NamedTuple):
@@ -89,6 +89,16 @@ class Decodable(Extendable, Protocol):
             cache: Empty cache from :meth:`init_cache`.
             starts: Index of the first token of each prompt; earlier ones are padding. None is 0.
         """
+
+
+@runtime_checkable
+class ArrayModel(Protocol):
+    """A model from arrays with a row per example to one, such as a classifier."""
+
+    def __call__(
+        self, *inputs: Shaped[Array, "B ..."], key: Key[Array, ""] | None = None
+    ) -> Float[Array, "B ..."]:
+        """Returns the outputs of each example."""
 
 
 @runtime_checkable

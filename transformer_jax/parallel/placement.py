@@ -120,12 +120,12 @@ class MeshProgram:
 
     def __init__(self, function: Callable[..., PyTree], **options: Any):
         @functools.wraps(function)
-        def split(first: PyTree, *rest: PyTree, **settings: PyTree) -> PyTree:
+        def split(first: PyTree, *rest: PyTree, **settings: object) -> PyTree:
             return function(first, *constrain_rows(rest), **settings)
 
         self.jitted = jax.jit(split, **options)
 
-    def __call__(self, first: PyTree, *rest: PyTree, **settings: PyTree) -> PyTree:
+    def __call__(self, first: PyTree, *rest: PyTree, **settings: object) -> PyTree:
         """Calls the function, on the devices of the mesh."""
         mesh = mesh_of(first)
         if mesh is None:
@@ -139,7 +139,7 @@ class MeshProgram:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.jitted, name)
 
-    def lower(self, first: PyTree, *rest: PyTree, **settings: PyTree) -> stages.Lowered:
+    def lower(self, first: PyTree, *rest: PyTree, **settings: object) -> stages.Lowered:
         """Lowers a program for the mesh, like ``jax.jit``."""
         mesh = mesh_of(first)
         with contextlib.nullcontext() if mesh is None else on_mesh(mesh):

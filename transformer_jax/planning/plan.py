@@ -219,7 +219,7 @@ def _decoding(run: Trained, mesh: Mesh) -> tuple[Lower, int]:
     return _lowering(made.jitted, *made.arguments, **made.settings), beside
 
 
-def _lowering(step: stages.Wrapped, *arguments: PyTree, **settings: PyTree) -> Lower:
+def _lowering(step: stages.Wrapped, *arguments: PyTree, **settings: object) -> Lower:
     traced = lambda: step.trace(*arguments, **settings)
     return lambda platform: traced().lower(lowering_platforms=(platform,))
 

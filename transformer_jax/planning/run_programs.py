@@ -20,6 +20,7 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.decoding.options import BatchingConfig, SpecialTokens, TranslationBatching
 from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.search_plan import search_settings
+from transformer_jax.decoding.search_state import SearchState
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.build import Kind, make_model
@@ -148,7 +149,7 @@ class DecodingProgram(NamedTuple):
 
     jitted: stages.Wrapped
     arguments: tuple[PyTree, ...]
-    settings: dict[str, PyTree]
+    settings: dict[str, object]
     outgrown: PyTree = None
 
 
@@ -214,33 +215,37 @@ def decoding_program(run: Trained, mesh: Mesh) -> DecodingProgram | None:
         shardings(declared, mesh),
     )
     programs = Programs(nnx.graphdef(model), _SPECIAL)
-    number = lambda *shape: jax.ShapeDtypeStruct((shape), jnp.int32)
+    zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
     rows, vocab = shape.rows, run.model.decoder_vocab_size or run.model.vocab_size
     if searches:
-        inputs = {"source": number(rows, shape.read), "source_lengths": number(rows)}
-        prompts = SearchPrompts(number(rows, 1), number(rows), number(rows), inputs)
+        inputs = lambda: {"source": zeros(rows, shape.read), "source_lengths": zeros(rows)}
+        prompts = jax.eval_shape(
+            lambda: SearchPrompts(zeros(rows, 1), zeros(rows), zeros(rows), inputs())
+        )
         config = TRANSLATION.changed(num_beams=shape.beams)
         plan, values = search_settings(config, _SPECIAL, vocab=vocab, length=shape.written)
-        settings = {"plan": plan, "values": values, "length": shape.written}
-        return DecodingProgram(programs.search.jitted, (params, prompts), settings)
-    tokens = number(rows, shape.read)
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-    prompt = PromptBatch(tokens, number(rows), number(rows), number(rows), keys)
+        how: dict[str, object] = {"plan": plan, "values": values, "length": shape.written}
+        return DecodingProgram(programs.search.jitted, (params, prompts), how)
+    keys = lambda: jax.random.split(jax.random.key(0), rows)
+    tokens = lambda: zeros(rows, shape.read)
+    prompt = jax.eval_shape(
+        lambda: PromptBatch(tokens(), zeros(rows), zeros(rows), zeros(rows), keys())
+    )
     nucleus = GenerationConfig(top_p=0.95, normalization="none")
     plan, values = search_settings(
         nucleus, _SPECIAL, vocab=vocab, length=shape.written, sampled=True
     )
-    settings = {"plan": plan, "values": values}
+    settings: dict[str, object] = {"plan": plan, "values": values}
     caches = BatchingConfig().caches
     # The cache grows with the text; the last one is the largest.
     largest = caches.index(round_up(min(shape.read + shape.written, caches[-1]), caches))
 
-    def begun(size: int) -> PyTree:
+    def begun(size: int) -> SearchState:
         sizes = {"size": size, "length": shape.written}
         with on_mesh(mesh):
             return programs.begin.jitted.eval_shape(params, prompt, **settings, **sizes)
 
     progress = begun(caches[largest])
     outgrown = begun(caches[largest - 1]).cache if caches[largest] > _FIRST_CACHE else None
-    arguments = (params, progress, number())
+    arguments = (params, progress, jax.eval_shape(zeros))
     return DecodingProgram(programs.decode.jitted, arguments, settings, outgrown)

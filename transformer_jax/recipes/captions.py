@@ -29,7 +29,7 @@ from transformer_jax.recipes.pictures import (
     refuse_mixtures,
     scored_pictures,
 )
-from transformer_jax.recipes.read_flags import PictureFlags, with_read_flags
+from transformer_jax.recipes.read_flags import PictureColumnFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
@@ -88,7 +88,7 @@ class CaptionRun(Adapted, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateCaptions(SearchFlags, PictureFlags):  # type: ignore[misc]
+class EvaluateCaptions(SearchFlags, PictureColumnFlags):  # type: ignore[misc]
     """Print exact matches, sacreBLEU, CIDEr-D and ROUGE-L of the captions of pictures."""
 
     images: Annotated[str | None, Flag("data.images")] = None

@@ -31,7 +31,7 @@ from transformer_jax.recipes.pictures import (
     refuse_mixtures,
     scored_pictures,
 )
-from transformer_jax.recipes.read_flags import PictureFlags, with_read_flags
+from transformer_jax.recipes.read_flags import PictureColumnFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -79,7 +79,7 @@ class ClipRun(Cached, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluatePairs(PictureFlags):
+class EvaluatePairs(PictureColumnFlags):
     """Print recall at 1, 5 and 10 of texts by pictures and of pictures by texts."""
 
     images: Annotated[str | None, Flag("data.images")] = None

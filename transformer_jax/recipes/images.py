@@ -15,7 +15,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import PRESETS, vit
 from transformer_jax.recipes.pictures import attentions_to_images, check_pictures, scored_pictures
 from transformer_jax.recipes.publishing import with_heads
-from transformer_jax.recipes.read_flags import PictureFlags, changed_options, with_read_flags
+from transformer_jax.recipes.read_flags import PictureColumnFlags, changed_options, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import Cached, ExampleBatches, RunConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -71,7 +71,7 @@ class ImageRun(Cached, RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateImages(PictureFlags):
+class EvaluateImages(PictureColumnFlags):
     """Print accuracy, top-5 accuracy and macro-F1 of labeled pictures."""
 
     data: Annotated[str | None, Flag("data.images", also=("data.test",))] = None

@@ -31,7 +31,7 @@ from transformer_jax.runs.run_directory import RunDirectory
 
 __all__ = [
     "DocumentScorer",
-    "Report",
+    "MetricsTable",
     "TextMetrics",
     "baselines",
     "build_stores",
@@ -147,7 +147,7 @@ def baselines(
         yield name, train_ngram(store, tokenizer, order, smoothing, limit)
 
 
-class Report:
+class MetricsTable:
     """A table of metrics: one row per model and text."""
 
     def __init__(self, name: str):
@@ -207,7 +207,7 @@ def score_language_model(
     start = facts_of(directory).text_start(tokenizer)
     language = DecoderLanguageModel(model, tokenizer, start=start, ends=run.ends)
     stores = build_stores(run, directory, texts.scored)
-    report = Report(run.output or "")
+    report = MetricsTable(run.output or "")
     report.add("this model", evaluate_texts(language, stores))
     trained = build_stores(run, directory, {"train": texts.train})["train"]
     limits = run.evaluation.ngram_orders, run.evaluation.ngram_tokens
@@ -248,7 +248,7 @@ def compare_models(request: Any, facts: Facts) -> int:
         chosen = texts.scored
         if not chosen:
             raise ConfigError(f"{request.run}: has no test or validation text: give --text")
-    report = Report(request.run)
+    report = MetricsTable(request.run)
     for path in (request.run, *request.compare):
         other = facts if path == request.run else read_facts(path, opening=facts.opening)
         model: Any = Pretrained.load(other, "decoder", "ngram").language()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["EvaluateLanguageModels", "LanguageModel", "LanguageRun", "TextRows"]
+__all__ = ["EvaluateLanguageModels", "LanguageModeling", "LanguageRun", "TextRows"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class EvaluateLanguageModels(FieldFlag):
     """Orders of n-gram baselines from the run's training text; None is the run's setting."""
 
 
-class LanguageModel(Recipe[LanguageRun, "TextSplits"]):
+class LanguageModeling(Recipe[LanguageRun, "TextSplits"]):
     """A decoder, trained on texts."""
 
     name = "language_model"

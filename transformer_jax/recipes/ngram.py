@@ -90,7 +90,7 @@ class Ngram(Recipe[NgramRun, "TextSplits"]):
             return 0
         from transformer_jax.models.ngram import AddK, KneserNey
         from transformer_jax.recipes.language_evaluation import (
-            Report,
+            MetricsTable,
             baselines,
             build_stores,
             evaluate_texts,
@@ -110,7 +110,7 @@ class Ngram(Recipe[NgramRun, "TextSplits"]):
         seal["tokenizer"] = tokenizer.sha256
         manifest.rewrite(directory.path, seal)
         stores = build_stores(run, directory, data.scored)
-        report = Report(run.output or "")
+        report = MetricsTable(run.output or "")
         report.add(f"{config.order}-gram, {config.smoothing}", evaluate_texts(model, stores))
         for name, other in baselines(
             store, tokenizer, evaluation.ngram_orders, evaluation.ngram_tokens

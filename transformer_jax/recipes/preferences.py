@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["AlignConfig", "PreferenceRun", "Preferences", "encode_data"]
+__all__ = ["AlignConfig", "PreferenceLearning", "PreferenceRun", "encode_data"]
 
 LONGEST = 512  # default maximum of tokens per row
 # A function from the run, its directory, tokenizer, examples and batching rules to the
@@ -107,7 +107,7 @@ class AlignConfig(Configuration, group="align"):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExampleBatches(TokenBatches):
+class PreferenceBatches(TokenBatches):
     """Training settings: duration, tokens per batch, seed."""
 
     epochs: Count | None = 3  # passes over the examples
@@ -120,7 +120,7 @@ class PreferenceRun(Adapted, RunConfig):
     align: AlignConfig = AlignConfig()
     model: TransformerConfig = without_dropout(PRESETS["gpt2_small"])
     data: PreferenceData = PreferenceData()
-    training: ExampleBatches = ExampleBatches()
+    training: PreferenceBatches = PreferenceBatches()
     # First token of a text; auto is the setting of the start.
     first: First = "auto"
 
@@ -137,7 +137,7 @@ class PreferenceRun(Adapted, RunConfig):
         return "align.max_length", self.align.max_length or 0
 
 
-class Preferences(Recipe[PreferenceRun, "PreferenceSplits"]):
+class PreferenceLearning(Recipe[PreferenceRun, "PreferenceSplits"]):
     """A decoder, trained on pairs or labels of completions."""
 
     name = "preferences"
@@ -167,7 +167,7 @@ class Preferences(Recipe[PreferenceRun, "PreferenceSplits"]):
         return self.config(
             align=AlignConfig(method),
             optimizer=adamw(1e-5),
-            training=ExampleBatches(epochs=1),
+            training=PreferenceBatches(epochs=1),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         )
 

@@ -12,7 +12,7 @@ __all__ = [
     "ColumnFlags",
     "FieldFlag",
     "FieldsFlag",
-    "PictureFlags",
+    "PictureColumnFlags",
     "RowFlags",
     "changed_options",
     "with_read_flags",
@@ -56,7 +56,7 @@ class ColumnFlags(FieldsFlag):
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureFlags(RowFlags):
+class PictureColumnFlags(RowFlags):
     """Flags for tables and arrays of pictures."""
 
     image: Annotated[str | None, Flag("data.read.image")] = None

@@ -9,7 +9,12 @@ from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.recipes.posttraining import align_fields, splits_on
-from transformer_jax.recipes.preferences import AlignConfig, PreferenceRun, Preferences, encode_data
+from transformer_jax.recipes.preferences import (
+    AlignConfig,
+    PreferenceLearning,
+    PreferenceRun,
+    encode_data,
+)
 from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, StoredKind
 from transformer_jax.recipes.sizing import with_defaults
@@ -37,7 +42,7 @@ class RewardRun(PreferenceRun):
     align: AlignConfig = AlignConfig("reward")
 
 
-class RewardModel(Preferences):
+class RewardModel(PreferenceLearning):
     """A decoder with a scalar output, trained on pairs of completions."""
 
     name = "reward_model"

@@ -7,26 +7,28 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax import stages
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, PyTree
 
 from transformer_jax.core.trees import path_name
-from transformer_jax.training.micro_batches import Batch
+from transformer_jax.training.micro_batches import Batch, OfBatch, StepKey
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import Program
 
 __all__ = ["CompiledStep", "compiling"]
 
 log = logging.getLogger(__name__)
 
-Program = Callable[..., tuple[PyTree, dict[str, Array]]]
-Lower = Callable[..., stages.Lowered]
+Lower = OfBatch[stages.Lowered]
 Future = concurrent.futures.Future[Program]
+Arguments = tuple[TrainState, PyTree, Batch, StepKey]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
-Context = Callable[..., contextlib.AbstractContextManager[object]]
+Context = Callable[[Any], contextlib.AbstractContextManager[object]]
 Setting = tuple[Context, object]
 Settings = Sequence[Setting]
 
@@ -69,7 +71,7 @@ class CompiledStep:
         late: Unannounced shapes, compiled only when a batch had them.
     """
 
-    def __init__(self, step: Program, key: Key[Array, ""] | None = None, frozen: PyTree = None):
+    def __init__(self, step: Program, key: StepKey = None, frozen: PyTree = None):
         self._step = step
         self._lower: Lower | None = getattr(step, "lower", None)
         self._key, self.frozen = key, {} if frozen is None else frozen
@@ -139,7 +141,7 @@ class CompiledStep:
                 return False
         return True
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[PyTree, dict[str, Array]]:
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         """Takes a step; returns the new state and the metrics.
 
         Raises:
@@ -166,7 +168,7 @@ class CompiledStep:
             raise RuntimeError("this compiled step is closed: create a new one")
 
     def _compile(
-        self, lower: Lower, future: Future, args: tuple[PyTree, ...], settings: Settings = ()
+        self, lower: Lower, future: Future, args: Arguments, settings: Settings = ()
     ) -> None:
         if not future.set_running_or_notify_cancel():
             return
@@ -182,7 +184,7 @@ class CompiledStep:
         self._ended = time.monotonic()
         future.set_result(program)
 
-    def _compile_late(self, shape: Shape, args: tuple[PyTree, ...]) -> None:
+    def _compile_late(self, shape: Shape, args: Arguments) -> None:
         words = ", ".join(f"{name} {list(size)}" for name, size in shape)
         self.late.append(words)
         began = time.monotonic()
@@ -192,9 +194,7 @@ class CompiledStep:
         else:
             self._compile(self._lower, future, args)
         log.warning(
-            "compiled after warmup, %.1f s, for the batch shape %s",
-            time.monotonic() - began,
-            words,
+            "compiled after warmup, %.1f s, for the batch shape %s", time.monotonic() - began, words
         )
 
 

@@ -14,16 +14,22 @@ from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.models.partition import Merge
 
 __all__ = [
-    "Batch", "Compared", "Differentiated", "Sums", "accumulated", "cached", "checked", "summed",
+    "Batch", "Compared", "Differentiated", "Objective", "OfBatch", "StepKey", "Sums", "accumulated",
+    "cached", "checked", "summed",
 ]  # fmt: skip
 
 Sums = dict[str, tuple[Array, Array]]  # by name: a sum and its weight
 
-# (params, frozen, batch, key) -> sums, and gradients of the summed loss
-Result = TypeVar("Result")
 # Arrays, or dictionaries of arrays, with rows as first axis.
 Batch = dict[str, PyTree]
-Differentiated = Callable[..., tuple[Sums, PyTree]]
+StepKey = Key[Array, ""] | None  # None means no dropout
+# (model, batch, key) -> sums; training minimizes "loss".
+Objective = Callable[[PyTree, Batch, StepKey], Sums]
+
+Result = TypeVar("Result")
+# (params, frozen, batch, key) -> result
+OfBatch = Callable[[PyTree, PyTree, Batch, StepKey], Result]
+Differentiated = OfBatch[tuple[Sums, PyTree]]  # sums, and gradients of the summed loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +41,12 @@ class Compared:
         compare: ``(model, vectors, batch) -> sums`` with weights, as of any objective.
     """
 
-    embed: Callable[..., PyTree]
-    compare: Callable[..., Sums]
+    embed: Callable[[PyTree, Batch, StepKey], PyTree]
+    compare: Callable[[PyTree, PyTree, Batch], Sums]
 
     whole_batch: ClassVar[bool] = True
 
-    def __call__(self, model: PyTree, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
+    def __call__(self, model: PyTree, batch: Batch, key: StepKey = None) -> Sums:
         """Returns sums and weights of the batch."""
         return self.compare(model, self.embed(model, batch, key), batch)
 
@@ -75,7 +81,7 @@ def _described(pair: PyTree, shapes: list[tuple[int, ...]] | None) -> str:
     return f"{plural(len(shapes), 'array')} of shape{ends} {said}"
 
 
-def accumulated(differentiated: Callable[..., Result], parts: int) -> Callable[..., Result]:
+def accumulated(differentiated: OfBatch[Result], parts: int) -> OfBatch[Result]:
     """Returns the same function, computed in micro-batches and summed.
 
     Args:
@@ -85,9 +91,7 @@ def accumulated(differentiated: Callable[..., Result], parts: int) -> Callable[.
     if parts == 1:
         return differentiated
 
-    def in_parts(
-        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
-    ) -> Result:
+    def in_parts(params: PyTree, frozen: PyTree, batch: Batch, key: StepKey) -> Result:
         part = functools.partial(differentiated, params, frozen)
 
         def body(carry: Result, numbered: tuple[Array, Batch]) -> tuple[Result, None]:
@@ -103,7 +107,7 @@ def accumulated(differentiated: Callable[..., Result], parts: int) -> Callable[.
     return in_parts
 
 
-def summed(objective: Callable[..., Sums], merge: Merge, parts: int) -> Callable[..., Sums]:
+def summed(objective: Objective, merge: Merge, parts: int) -> OfBatch[Sums]:
     """Returns ``(params, frozen, batch, key) -> sums``, computed in micro-batches.
 
     Args:
@@ -112,12 +116,12 @@ def summed(objective: Callable[..., Sums], merge: Merge, parts: int) -> Callable
         parts: Number of micro-batches, a divisor of the rows.
     """
     if not isinstance(objective, Compared) or parts == 1:
-        plain = lambda params, frozen, batch, key: checked(
+        plain: OfBatch[Sums] = lambda params, frozen, batch, key: checked(
             objective(merge(params, frozen, key), batch, key)
         )
         return accumulated(plain, parts)
 
-    def compared(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None) -> Sums:
+    def compared(params: PyTree, frozen: PyTree, batch: Batch, key: StepKey) -> Sums:
         @jax.checkpoint
         def embed(numbered: tuple[Array, Batch]) -> PyTree:
             index, rows = numbered
@@ -148,7 +152,7 @@ def cached(objective: Compared, merge: Merge, parts: int) -> Differentiated:
     """
 
     def differentiated(
-        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
+        params: PyTree, frozen: PyTree, batch: Batch, key: StepKey
     ) -> tuple[Sums, PyTree]:
         dealt = jnp.arange(parts), jax.tree.map(lambda x: _deal(x, parts), batch)
 

@@ -16,10 +16,10 @@ from transformer_jax.functional.contrastive import (
     softmax_contrast,
 )
 from transformer_jax.functional.layers import gather_positions
-from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
+from transformer_jax.functional.losses import OutputTable, cross_entropy, linear_cross_entropy
 from transformer_jax.functional.mixup import mix_images
 from transformer_jax.functional.partitioning import constrain
-from transformer_jax.models.protocol import Scorer
+from transformer_jax.models.protocol import ArrayModel, Scorer
 from transformer_jax.training.micro_batches import Compared
 from transformer_jax.training.step import Batch, Objective, Sums
 
@@ -136,7 +136,9 @@ def language_model(label_smoothing: Rate = 0.0, chunk: Amount | None = None) -> 
     return objective
 
 
-def _token_loss(label_smoothing: float, chunk: int | None) -> Callable[..., tuple[Array, Array]]:
+def _token_loss(
+    label_smoothing: float, chunk: int | None
+) -> Callable[[Array, OutputTable, Array, Array], tuple[Array, Array]]:
     return functools.partial(linear_cross_entropy, label_smoothing=label_smoothing, chunk=chunk)
 
 
@@ -211,7 +213,7 @@ def token_classification() -> Objective:
     return _classes
 
 
-def _classes(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
+def _classes(model: ArrayModel, batch: Batch, key: Array | None = None) -> Sums:
     return _class_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
 
 
@@ -237,7 +239,7 @@ def image_classification(
         cutmix: Parameter of the Beta distribution of CutMix.
     """
 
-    def objective(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
+    def objective(model: ArrayModel, batch: Batch, key: Array | None = None) -> Sums:
         images, labels = jnp.asarray(batch["images"]), jnp.asarray(batch["labels"])
         weights = (labels >= 0).astype(jnp.float32)
         targets = jnp.maximum(labels, 0)
@@ -308,7 +310,7 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
 def regression() -> Objective:
     """Squared error of the number of each text, where ``labels`` float ``[B]`` is not NaN."""
 
-    def objective(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
+    def objective(model: ArrayModel, batch: Batch, key: Array | None = None) -> Sums:
         return _number_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
 
     return objective
@@ -364,7 +366,7 @@ def question_answering() -> Objective:
     with correct start and end. Devlin et al. 2019, section 4.2.
     """
 
-    def objective(model: Callable[..., Array], batch: Batch, key: Array | None = None) -> Sums:
+    def objective(model: ArrayModel, batch: Batch, key: Array | None = None) -> Sums:
         labels = jnp.asarray(batch["labels"])
         weights = (labels >= 0).astype(jnp.float32)
         scores = span_scores(model, batch, key)
@@ -376,9 +378,7 @@ def question_answering() -> Objective:
     return objective
 
 
-def span_scores(
-    model: Callable[..., Array], batch: Batch, key: Array | None = None
-) -> Float[Array, "B 2 T"]:
+def span_scores(model: ArrayModel, batch: Batch, key: Array | None = None) -> Float[Array, "B 2 T"]:
     """Returns logits of each token as start and as end of an answer; -1e30 if not allowed."""
     allowed = jnp.asarray(batch["allowed"])
     scores = model(*encoder_inputs(batch), key=key).transpose(0, 2, 1)

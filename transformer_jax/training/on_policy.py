@@ -31,7 +31,7 @@ from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training.preference_objectives import Policies, token_log_probs
 from transformer_jax.training.settings import OnPolicy
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import Batch, Objective, Step, Sums, make_step, means
+from transformer_jax.training.step import Batch, MakeStep, Objective, Step, Sums, make_step, means
 
 __all__ = [
     "Adaptive",
@@ -72,6 +72,10 @@ class Samples(NamedTuple):
         return (at >= self.starts[:, None]) & (at < self.lengths[:, None])
 
 
+# (model, prompts, key, weight of the KL penalty) -> a batch, and sums for metrics
+Collecting = Callable[
+    [Policies, dict[str, Array], Key[Array, ""], Float[Array, ""]], tuple[dict[str, Array], Sums]
+]
 # The reward of each sample.
 Reward = Callable[[Policies, Samples], Float[Array, " B"]]
 
@@ -331,11 +335,7 @@ def _clipped(now: Array, batch: dict[str, Array], clip: float) -> Sums:
     return {"clipped": ((far & mask).sum().astype(jnp.float32), mask.sum().astype(jnp.float32))}
 
 
-def on_policy(
-    collecting: Callable[..., tuple[dict[str, Array], Sums]],
-    control: KLControl = FIXED,
-    updates: int = 1,
-) -> Callable[..., Step]:
+def on_policy(collecting: Collecting, control: KLControl = FIXED, updates: int = 1) -> MakeStep:
     """Returns ``make_step`` for learning from the model's own samples.
 
     ``state.step`` grows by one per step, regardless of the number of updates; the samples of a step
@@ -367,13 +367,14 @@ def on_policy(
             state: TrainState,
             frozen: PyTree,
             batch: Batch,
-            key: Key[Array, ""],
+            key: Key[Array, ""] | None = None,
             *,
             axis_name: str | None = None,
-            shardings: PyTree = None,
+            shardings: PyTree | None = None,
         ) -> tuple[TrainState, dict[str, Array]]:
             if axis_name is not None:
                 raise ConfigError("training.mode is pmap, but samples need all rows: use jit")
+            assert key is not None, "samples need a key"
             begun, coefficient = state.step, kl_coefficient(state.opt_state)
             keys = jax.random.split(jax.random.fold_in(key, begun), updates + 1)
             policies = merge(state.params, frozen, None)
@@ -392,9 +393,7 @@ def on_policy(
     return make
 
 
-def evaluation(
-    collecting: Callable[..., tuple[dict[str, Array], Sums]], seed: int = 0
-) -> Objective:
+def evaluation(collecting: Collecting, seed: int = 0) -> Objective:
     """Returns the metrics of validation: ``reward``, ``kl`` and ``loss``, the negative reward.
 
     Args:

@@ -216,8 +216,8 @@ def _scale_by_muon(
 class LearningRateState(NamedTuple):
     """The number of updates, and the last learning rate."""
 
-    count: PyTree  # a whole number
-    learning_rate: PyTree  # a number
+    count: Int[Array, ""]  # type: ignore[assignment]  # stored by this name
+    learning_rate: Float[Array, ""]
 
 
 def _scale_by_rate(schedule: Callable[[Count], LearningRate]) -> optax.GradientTransformation:

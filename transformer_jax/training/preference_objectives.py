@@ -26,7 +26,7 @@ from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Graph, Partition
-from transformer_jax.models.protocol import Scorer
+from transformer_jax.models.protocol import ArrayModel, Scorer
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.training.step import Batch, Objective, Sums
 
@@ -304,7 +304,7 @@ def _kto(beta: float, desirable_weight: float, undesirable_weight: float) -> Obj
 
 
 def rewards(
-    model: Callable[..., Array], batch: Batch, key: Key[Array, ""] | None = None
+    model: ArrayModel, batch: Batch, key: Key[Array, ""] | None = None
 ) -> Float[Array, "B 2"]:
     """Returns the reward of each completion: the scalar output at its last token."""
     tokens, lengths = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
@@ -316,9 +316,7 @@ def rewards(
 def reward_model() -> Objective:
     """The Bradley-Terry loss of pairs, in nats; sums as in :func:`preference`."""
 
-    def objective(
-        model: Callable[..., Array], batch: Batch, key: Key[Array, ""] | None = None
-    ) -> Sums:
+    def objective(model: ArrayModel, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
         found = rewards(model, batch, key)
         gain = found[:, 0] - found[:, 1]
         return _sums(losses.bradley_terry_loss(*found.T), gain, _row_weights(batch))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax import stages
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import Count, Rate
@@ -22,6 +22,9 @@ from transformer_jax.training.micro_batches import (
     Batch,
     Compared,
     Differentiated,
+    Objective,
+    OfBatch,
+    StepKey,
     Sums,
     accumulated,
     cached,
@@ -39,16 +42,48 @@ from transformer_jax.training.updates import (
 )
 
 __all__ = [
-    "Batch", "Objective", "Sums", "add_sums", "compile_eval", "compile_step", "make_eval_step",
-    "make_step", "means",
+    "Batch", "MakeStep", "Objective", "Program", "Step", "Sums", "add_sums", "compile_eval",
+    "compile_step", "make_eval_step", "make_step", "means",
 ]  # fmt: skip
 
 Number = Array | float
 
-# (model, batch, key) -> Sums; training minimizes "loss".
-Objective = Callable[..., Sums]
+# (state, frozen, batch, key) -> the new state, and metrics
+Program = OfBatch[tuple[TrainState, dict[str, Array]]]
 
-Step = Callable[..., tuple[TrainState, dict[str, Array]]]
+
+@runtime_checkable
+class Step(Protocol):
+    """A step, not compiled."""
+
+    def __call__(
+        self,
+        state: TrainState,
+        frozen: PyTree,
+        batch: Batch,
+        key: StepKey = None,
+        *,
+        axis_name: str | None = None,
+        shardings: PyTree | None = None,
+    ) -> tuple[TrainState, dict[str, Array]]:
+        """Returns the new state and the metrics; sums are added over the devices of an axis."""
+
+
+@runtime_checkable
+class MakeStep(Protocol):
+    """:func:`make_step`, or a replacement."""
+
+    def __call__(
+        self,
+        objective: Objective,
+        tx: optax.GradientTransformation,
+        merge: Merge,
+        *,
+        accumulation: int = 1,
+        ema_decay: float | None = None,
+    ) -> Step:
+        """Returns a step."""
+
 
 AXIS = "devices"  # the axis that pmap reduces over
 
@@ -101,7 +136,7 @@ def make_step(
         state: TrainState,
         frozen: PyTree,
         batch: Batch,
-        key: Key[Array, ""] | None = None,
+        key: StepKey = None,
         *,
         axis_name: str | None = None,
         shardings: PyTree | None = None,
@@ -219,7 +254,7 @@ def _scaled(grads: PyTree, factor: Float[Array, ""]) -> PyTree:
 
 def _where(
     ok: Bool[Array, ""] | None,
-    update: Callable[..., TrainState],
+    update: Callable[[TrainState, PyTree, Array, Array, Array], TrainState],
     one_device: bool,
     state: TrainState,
     *how: PyTree,
@@ -250,14 +285,12 @@ def _differentiated(
     if isinstance(objective, Compared) and accumulation > 1:
         return _placed(cached(objective, merge, accumulation), shardings)
 
-    def loss(
-        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
-    ) -> tuple[Array, Sums]:
+    def loss(params: PyTree, frozen: PyTree, batch: Batch, key: StepKey) -> tuple[Array, Sums]:
         sums = checked(objective(merge(params, frozen, key), batch, key))
         return sums["loss"][0], sums
 
     def differentiated(
-        params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None
+        params: PyTree, frozen: PyTree, batch: Batch, key: StepKey
     ) -> tuple[Sums, PyTree]:
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, frozen, batch, key)
         return sums, grads
@@ -282,7 +315,7 @@ def compile_step(
     mode: Literal["jit", "pmap"] = "jit",
     *,
     frozen: PyTree | None = None,
-) -> Step:
+) -> Program:
     """Compiles ``step`` once per batch shape; the input state is donated.
 
     Args:
@@ -323,7 +356,7 @@ def compile_step(
     return _pmapped(step, mesh, shardings)
 
 
-def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Step:
+def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Program:
     mapped = jax.pmap(
         functools.partial(step, axis_name=AXIS),
         axis_name=AXIS,
@@ -333,7 +366,7 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Step:
     )
 
     def run(
-        state: TrainState, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None = None
+        state: TrainState, frozen: PyTree, batch: Batch, key: StepKey = None
     ) -> tuple[TrainState, dict[str, Array]]:
         batch = jax.tree.map(lambda x: _by_device(x, num_batch_shards(mesh)), batch)
         state, metrics = mapped(state, frozen, batch, key)
@@ -351,7 +384,7 @@ def _by_device(x: Array | np.ndarray, devices: int) -> Array | np.ndarray:
     return x.reshape(devices, x.shape[0] // devices, *x.shape[1:])
 
 
-def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
+def make_eval_step(objective: Objective, merge: Merge) -> Callable[[PyTree, PyTree, Batch], Sums]:
     """Returns ``evaluate(params, frozen, batch) -> Sums``: sums and weights without dropout.
 
     Add them over batches with :func:`add_sums`, then divide once.
@@ -364,7 +397,11 @@ def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
 
 
 def compile_eval(
-    evaluate: Callable[..., PyTree], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
+    evaluate: Callable[[PyTree, PyTree, Batch], PyTree],
+    mesh: Mesh,
+    shardings: PyTree,
+    *,
+    frozen: PyTree | None = None,
 ) -> stages.Wrapped:
     """Compiles ``evaluate(params, frozen, batch)`` once per batch shape.
 

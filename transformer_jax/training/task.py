@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, get_type_hints, runtime_checkable
+from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
 from flax import nnx
@@ -17,7 +17,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.models.partition import EVERYTHING, Partition
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.runs.manifest import DataRecord
-from transformer_jax.training.step import Batch, Objective, Step, make_step
+from transformer_jax.training.step import Batch, MakeStep, Objective, make_step
 
 __all__ = ["Data", "Items", "Plan", "Task", "fingerprint", "select_rows"]
 
@@ -43,10 +43,10 @@ class Plan(Protocol):
     def steps_per_epoch(self) -> int:
         """Number of batches per epoch."""
 
-    def batch(self, step: int) -> PyTree:
+    def batch(self, step: int) -> Items | np.ndarray:
         """Returns the items of batch ``step``, counted from 0 over all epochs."""
 
-    def padding(self, start: int = 0) -> list[PyTree]:
+    def padding(self, start: int = 0) -> Sequence[Items | np.ndarray]:
         """Returns items of every shape, in the order needed after ``start`` steps."""
 
 
@@ -72,7 +72,7 @@ class Data(NamedTuple):
     """
 
     plan: Plan
-    make_batch: Callable[..., Batch]
+    make_batch: Callable[[Any], Batch]  # of the items of its plan
     fingerprint: str = ""
     threads: Count = 1
     earlier_fingerprints: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Data(NamedTuple):
     def of(
         cls,
         plan: FingerprintedPlan,
-        make_batch: Callable[..., Batch],
+        make_batch: Callable[[Any], Batch],
         content: Iterable[np.ndarray],
         threads: int = 1,
     ) -> "Data":
@@ -139,12 +139,12 @@ class Task:
     valid: Mapping[str, Data] = dataclasses.field(default_factory=dict)
     metrics: tuple[Metric, ...] = (Metric("valid_loss", better="lower"),)
     eval_objective: Objective | None = None
-    evaluate: Callable[..., Mapping[str, float]] | None = None
-    test: Callable[..., Mapping[str, Json]] | None = None
+    evaluate: Callable[[PyTree], Mapping[str, float]] | None = None
+    test: Callable[[PyTree, int], Mapping[str, Json]] | None = None
     partition: Partition = EVERYTHING
     initial: Callable[[PyTree], PyTree] | None = None
-    make_step: Callable[..., Step] = make_step
-    predictor: Callable[..., object] | None = None
+    make_step: MakeStep = make_step
+    predictor: Callable[[PyTree, Tokenizer | None], object] | None = None
     flops: Callable[[Mapping[str, PyTree]], float] | None = None
     counts: str = "tokens"
     regularization: tuple[str, ...] = ()

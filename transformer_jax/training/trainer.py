@@ -53,7 +53,7 @@ from transformer_jax.training.state import (
     create_state,
     digest,
 )
-from transformer_jax.training.step import Step, compile_step
+from transformer_jax.training.step import Program, Step, compile_step
 from transformer_jax.training.task import Task
 from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
@@ -295,7 +295,7 @@ class Trainer(Configuration, group="training"):
 
     def _step(
         self, tx: optax.GradientTransformation, shardings: TrainState, frozen: PyTree
-    ) -> PyTree:
+    ) -> Program:
         raw = self._raw_step(tx, self.merge)
         of_frozen = jax.tree.map(lambda leaf: leaf.sharding, frozen)
         return compile_step(raw, self.on, shardings, self.mode, frozen=of_frozen)

@@ -49,7 +49,7 @@ def optimizer_state(tx: optax.GradientTransformation, params: PyTree) -> PyTree:
 
 def further_arguments(
     loss_at: Callable[[PyTree], Float[Array, ""]], grads_at: Callable[[PyTree], PyTree]
-) -> dict[str, Callable[..., PyTree]]:
+) -> dict[str, Callable[[PyTree], PyTree]]:
     """Returns the functions that some transformations need: ``value_fn`` and ``grad_fn``.
 
     Line searches, as in ``lbfgs``, evaluate the loss of the batch at other parameters and

@@ -64,7 +64,7 @@ def make_validation(
 
 
 def _evaluated(
-    evaluate: Callable[..., Mapping[str, float]], merge: Merge, params: PyTree, frozen: PyTree
+    evaluate: Callable[[PyTree], Mapping[str, float]], merge: Merge, params: PyTree, frozen: PyTree
 ) -> dict[str, float]:
     """Evaluates in the main process, and returns the metrics to all."""
     if jax.process_count() == 1:

@@ -214,7 +214,9 @@ def _mean_loss(sums: list[Array]) -> float:
 
 
 @functools.lru_cache(maxsize=4)  # with the same settings, a second training compiles nothing
-def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
+def make_step(
+    config: Word2VecConfig,
+) -> Callable[[Tables, Blocks, Array | np.float32], tuple[Tables, Array]]:
     """Compiles the update of the tables by the blocks of a step, in turn.
 
     It returns the tables, and the sum of losses and number of predictions of the first block. The

@@ -5,10 +5,10 @@ Crops, flips, RandAugment (a few random changes of equal strength) and random er
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from jaxtyping import UInt8, UInt64
+from jaxtyping import Int, UInt8, UInt64
 from PIL import Image, ImageEnhance, ImageOps
 
 from transformer_jax.core.config_fields import Amount, Configuration, NotNegative, Share
@@ -23,14 +23,18 @@ from transformer_jax.data.images.transforms import (
     shifted_crop,
     split,
 )
-from transformer_jax.data.plan import hashed
+from transformer_jax.data.plan import ArrayPlan, hashed
 
 __all__ = ["OPERATIONS", "Augmentation", "KeyedPlan", "KeyedRows", "random_augment", "random_erase"]
 
 _GREY = 128  # value of pixels moved in from outside
 
 
-def _affine(coefficients: Callable[[float, int], tuple[float, ...]]) -> Callable[..., Image.Image]:
+# (picture, value) -> picture
+Change = Callable[[Image.Image, float], Image.Image]
+
+
+def _affine(coefficients: Callable[[float, int], tuple[float, ...]]) -> Change:
     def change(picture: Image.Image, value: float) -> Image.Image:
         fill = (_GREY,) * len(picture.getbands())
         data = coefficients(value, picture.width)
@@ -47,13 +51,13 @@ def _rotate(picture: Image.Image, degrees: float) -> Image.Image:
     return picture.rotate(degrees, fillcolor=fill if len(fill) > 1 else _GREY)
 
 
-def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Callable[..., Image.Image]:
+def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Change:
     return lambda picture, value: kind(picture).enhance(1 + value)
 
 
 # The operations of Cubuk et al. 2020: largest value at strength 1, whether its sign is random, and
 # the function of a picture and the value.
-OPERATIONS: dict[str, tuple[float, bool, Callable[[Image.Image, float], Image.Image]]] = {
+OPERATIONS: dict[str, tuple[float, bool, Change]] = {
     "identity": (0.0, False, lambda picture, value: picture),
     "auto_contrast": (0.0, False, lambda picture, value: ImageOps.autocontrast(picture)),
     "equalize": (0.0, False, lambda picture, value: ImageOps.equalize(picture)),
@@ -183,11 +187,11 @@ class KeyedRows:
     """The rows of a batch, with a key for each.
 
     Attributes:
-        items: Items of the plan, such as a :class:`.BatchPlan`.
+        items: Rows of the plan.
         keys: One key per row.
     """
 
-    items: Any
+    items: Int[np.ndarray, " B"]
     keys: UInt64[np.ndarray, " B"]
 
     def __len__(self) -> int:
@@ -195,8 +199,7 @@ class KeyedRows:
 
     def select(self, rows: np.ndarray) -> "KeyedRows":
         """Selects rows, such as the rows of one process."""
-        items = self.items[rows] if isinstance(self.items, np.ndarray) else self.items.select(rows)
-        return KeyedRows(items, self.keys[rows])
+        return KeyedRows(self.items[rows], self.keys[rows])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,19 +207,18 @@ class KeyedPlan:
     """A plan with a key for each row, determined only by the seed, the step and the row.
 
     Example:
-        >>> from transformer_jax.data.plan import ArrayPlan
         >>> plan = KeyedPlan(ArrayPlan(count=5, rows=2), seed=0)
         >>> (plan.batch(3).keys == plan.batch(3).keys).all().item(), plan.batch(3).items
         (True, array([4, 1]))
     """
 
-    plan: Any
+    plan: ArrayPlan
     seed: int
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-        return int(self.plan.steps_per_epoch)
+        return self.plan.steps_per_epoch
 
     @property
     def fingerprint(self) -> str:

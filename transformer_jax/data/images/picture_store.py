@@ -9,7 +9,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any, SupportsInt
+from typing import SupportsInt
 
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
@@ -138,19 +138,19 @@ class ImageStore:
         return images
 
     def of_items(
-        self, items: Any, rows: Int[np.ndarray, " count"], change: Augmentation | None = None
+        self,
+        items: KeyedRows | Int[np.ndarray, " B"],
+        rows: Int[np.ndarray, " count"],
+        change: Augmentation | None = None,
     ) -> tuple[Int[np.ndarray, " B"], Float32[np.ndarray, "B height width C"]]:
         """Returns the examples of a batch, and their pictures.
 
         Args:
-            items: Items of a plan, or :class:`.KeyedRows`.
+            items: The examples, with or without keys.
             rows: The picture of each example.
             change: The random changes, if there are keys.
         """
-        keys = None
-        if isinstance(items, KeyedRows):
-            items, keys = items.items, items.keys
-        indices = items if isinstance(items, np.ndarray) else items.indices
+        indices, keys = (items.items, items.keys) if isinstance(items, KeyedRows) else (items, None)
         pictures = np.where(indices < 0, -1, rows[np.maximum(indices, 0)])
         return indices, self.batch(pictures, keys, change)
 

@@ -11,7 +11,7 @@ from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import Rate
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.task_progress import log, show_progress
-from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan, KeyedRows
 from transformer_jax.data.images.captioned_pictures import references
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.picture_store import ImageStore, Pictures, build_image_store
@@ -213,11 +213,11 @@ def _examples(
             f"{part.name}: no caption has at most {plural(length, 'token')}: raise "
             f"training.sequence_length"
         )
-    plan: Any = ArrayPlan(len(kept), batches.rows, batches.seed, shuffle, fill=not shuffle)
-    plan = plan if change is None else KeyedPlan(plan, batches.seed)
+    plain = ArrayPlan(len(kept), batches.rows, batches.seed, shuffle, fill=not shuffle)
+    plan = plain if change is None else KeyedPlan(plain, batches.seed)
     store, rows = stores[part], part.rows[kept]
 
-    def make(items: Any) -> dict[str, Any]:
+    def make(items: KeyedRows | np.ndarray) -> dict[str, Any]:
         indices, images = store.of_items(items, rows, change)
         # A row of padding has no tokens, so its picture does not count.
         places = np.where(indices < 0, -1, kept[indices])

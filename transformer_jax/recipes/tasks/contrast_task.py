@@ -13,7 +13,7 @@ from jaxtyping import Int
 from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan, KeyedRows
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.picture_store import ImageStore, Pictures
 from transformer_jax.data.images.picture_tables import ImageTable
@@ -135,12 +135,12 @@ def _pairs(
     side = Side("", part.texts, reader.tokenizer, examples.store.ids)
     unknown = describe_unknown(part.name, side)
     log(f"{part.name}: {count}, {plural(len(part), 'text')}{said}{unknown}")
-    plan: Any = ArrayPlan(len(part), batching.batch_size, batching.seed, shuffle, fill=True)
-    plan = plan if change is None else KeyedPlan(plan, batching.seed)
+    plain = ArrayPlan(len(part), batching.batch_size, batching.seed, shuffle, fill=True)
+    plan = plain if change is None else KeyedPlan(plain, batching.seed)
 
     captions = _Captions(part.rows, examples.store)
 
-    def make(items: Any) -> dict[str, Any]:
+    def make(items: KeyedRows | np.ndarray) -> dict[str, Any]:
         indices, images = store.of_items(items, part.rows, change)
         texts = reader.batch(examples, indices)
         return {"images": images, **texts, "captions": captions(indices)}

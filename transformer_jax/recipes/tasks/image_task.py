@@ -16,7 +16,7 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Rat
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.classes import class_numbers, describe_classes, sort_classes
-from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan
+from transformer_jax.data.images.augmentation import Augmentation, KeyedPlan, KeyedRows
 from transformer_jax.data.images.data import ImageSplits
 from transformer_jax.data.images.picture_store import ImageStore, Pictures, build_image_store
 from transformer_jax.data.images.picture_tables import ImageTable
@@ -199,11 +199,10 @@ def _data(
     """Returns the batches of pictures with labels, augmented in training."""
     store, numbers = stores[id(part.pictures)], label_numbers(part, labels)
     log(f"{part.name}: {plural(len(part), 'picture')}, {plural(len(labels), 'label')}")
-    plan: Any = batching.plan(len(part), shuffle=change is not None)
-    if change is not None:
-        plan = KeyedPlan(plan, batching.seed)
+    plain = batching.plan(len(part), shuffle=change is not None)
+    plan = plain if change is None else KeyedPlan(plain, batching.seed)
 
-    def make(items: Any) -> dict[str, Any]:
+    def make(items: KeyedRows | np.ndarray) -> dict[str, Any]:
         indices, images = store.of_items(items, part.rows, change)
         return {"images": images, "labels": np.where(indices < 0, -1, numbers[indices])}
 

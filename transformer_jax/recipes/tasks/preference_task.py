@@ -278,13 +278,14 @@ def reference_log_probs(
     places = shardings(declared, mesh)
     placed = jax.device_put(params, places)
     merge = merging(nnx.graphdef(model))
-    compute: Any = lambda params, frozen, batch: objectives.reference_log_probs(
+    compute = lambda params, frozen, batch: objectives.reference_log_probs(
         merge(params, frozen, None), batch
     )
     program = compile_eval(compute, mesh, places)
     data, found = rows.data(store, pad, shuffle=False), np.zeros((len(store), 2), np.float32)
     for step in tracked(range(data.plan.steps_per_epoch), f"reference of {name}"):
         items = data.plan.batch(step)
+        assert isinstance(items, BatchPlan)
         values = np.asarray(program(placed, {}, put_batch(data, items, mesh)))
         here = items.indices >= 0
         found[items.indices[here]] = values[here]
@@ -319,7 +320,8 @@ class Calibration:
             self._program = jax.jit(lambda params, batch: rewards(nnx.merge(graph, params), batch))
         found = []
         for step in tracked(range(self.data.plan.steps_per_epoch), "calibration"):
-            items: BatchPlan = self.data.plan.batch(step)
+            items = self.data.plan.batch(step)
+            assert isinstance(items, BatchPlan)
             values = np.asarray(self._program(params, self.data.make_batch(items)))
             found.append((values[:, 0] - values[:, 1])[items.indices >= 0])
         return np.concatenate(found)

@@ -108,7 +108,7 @@ def _numbers(part: Labeled, labels: Sequence[str]) -> np.ndarray:
 def _classes(
     predictions: np.ndarray, references: np.ndarray, kind: str, labels: Sequence[str]
 ) -> dict[str, float]:
-    ways: dict[str, Callable[..., float]] = {
+    ways: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
         "accuracy": accuracy,
         "f1": f1 if len(labels) == 2 else macro_f1,
         "macro_f1": macro_f1,
