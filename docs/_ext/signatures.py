@@ -99,7 +99,7 @@ def _fields(
     settings = what == "class" and dataclasses.is_dataclass(thing)
     if not settings or any(line.strip() == "Attributes:" for line in lines):
         return
-    texts = field_help(thing)
+    texts = {field.name: field_help(thing, field.name) for field in dataclasses.fields(thing)}
     if any(texts.values()):
         end = next((i for i, line in enumerate(lines) if line.strip() == "Raises:"), len(lines))
         rows = [f"    {field}: {text}" for field, text in texts.items() if text]

@@ -178,7 +178,7 @@ def attack(cls, name, kind, found):
             if f"did you mean {right}?" not in str(error) and f"mean --{right}" not in str(error):
                 found["unguided"].append(f"{cls.__name__}.{wrong}: {error}")
     own = cls.__module__.split(".")[1] != "decoding"
-    if own and not dataclasses.is_dataclass(kind) and not field_help(cls)[name]:
+    if own and not dataclasses.is_dataclass(kind) and not field_help(cls, name):
         found["unexplained"].append(f"{cls.__name__}.{name}")
 
 

@@ -457,12 +457,10 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
     if not (isinstance(info.type, type) and issubclass(info.type, Configuration)):
         return None
     cls: Any = info.type
-    kinds, texts, fields = field_types(cls), field_help(cls), []
+    kinds, fields = field_types(cls), []
     for field in dataclasses.fields(cls):
         if not field.init:
             continue
-        limits = range_of(cls, field.name)
-        text = f"{texts[field.name]} ({limits})" if limits else texts[field.name]
         reader = _with_reader(kinds[field.name], field.name)
         if (names := own_flag(cls, field.name)) != Flag():
             aliases = [f"--{name}" for name in names.also]
@@ -470,9 +468,8 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
                 name=names.name, prefix_name=names.name is None, aliases=aliases or None
             )
             reader = Annotated[reader, flag]
-        fields.append(
-            StructFieldSpec(field.name, reader, _default(info, field), text.strip() or None)
-        )
+        text = functools.partial(_help, cls, field)
+        fields.append(StructFieldSpec(field.name, reader, _default(info, field), text))
 
     def make(**values: Any) -> Any:
         check_fields(cls, values)  # before types are checked, as in tests
@@ -480,6 +477,13 @@ def _fields_of(info: StructTypeInfo) -> StructConstructorSpec | None:
 
     make.__doc__ = cls.__doc__
     return StructConstructorSpec(make, tuple(fields))
+
+
+def _help(cls: type, field: "dataclasses.Field[Any]") -> str | None:
+    """Returns the help of a field; it is read from source code, and so only when it is shown."""
+    text = field_help(cls, field.name)
+    limits = "" if "help" in field.metadata else range_of(cls, field.name)
+    return (f"{text} ({limits})" if limits else text).strip() or None
 
 
 def _default(info: StructTypeInfo, field: "dataclasses.Field[Any]") -> Any:
@@ -514,7 +518,7 @@ def _with_reader(kind: Any, name: str) -> Any:
             [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
         ),
     )
-    return Annotated[(Any, reader, *marks)]
+    return Annotated[(object, reader, *marks)]  # tyro checks it, unlike Any, without typeguard
 
 
 def _alternatives(kind: Any) -> list[Any]:

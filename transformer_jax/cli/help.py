@@ -65,7 +65,7 @@ def kinds_help(program: str, kinds: Mapping[str, Any]) -> str:
 
 def _flags(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Returns the flags of a dataclass with their help; nested flags are dotted."""
-    texts, kinds = field_help(kind), field_types(kind)
+    kinds = field_types(kind)
     for field in dataclasses.fields(kind):
         if positional(field):
             continue
@@ -73,7 +73,7 @@ def _flags(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         if dataclasses.is_dataclass(part):
             yield from _flags(part, f"{flag}.")
         else:
-            yield f"--{flag}", texts[field.name]
+            yield f"--{flag}", field_help(kind, field.name)
 
 
 def usual_help(runs: Sequence[Any]) -> str:
@@ -100,7 +100,7 @@ def _settings(run: object, path: str) -> Iterator[tuple[str, str, Any]]:
     if not dataclasses.is_dataclass(run) or name not in field_types(kind):
         return
     flag = f"--{path.removeprefix('task.').replace('_', '-')}"
-    value, text = getattr(run, name), field_help(kind)[name]
+    value, text = getattr(run, name), field_help(kind, name)
     if not dataclasses.is_dataclass(value):
         yield flag, text, value
         return

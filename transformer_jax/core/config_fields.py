@@ -459,28 +459,24 @@ _KINDS: tuple[tuple[Any, Any, str], ...] = (
 # --- Help: the comments of fields -----------------------------------------------------------------
 
 
-@functools.cache
-def field_help(cls: type) -> dict[str, str]:
-    """Returns the help of each field of a dataclass, from its source code.
+def field_help(cls: type, name: str) -> str:
+    """Returns the help of a field of a dataclass, from its source code.
 
     It is the text below a field, the comments above it and on its line, its entry in the
-    docstring's attributes, or its metadata.
+    docstring's attributes, or the result of the function in its metadata.
 
     Args:
         cls: The dataclass.
+        name: The field.
 
     Example:
         >>> from transformer_jax.models.config import AttentionConfig
-        >>> field_help(AttentionConfig)["num_kv_heads"]
+        >>> field_help(AttentionConfig, "num_kv_heads")
         'Number of key and value heads, K; None is num_heads, fewer is GQA.'
     """
-    texts: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        texts |= _own_help(base) if dataclasses.is_dataclass(base) else {}  # type: ignore[arg-type]
-    return {
-        field.name: texts.get(field.name) or field.metadata.get("help", "")
-        for field in dataclasses.fields(cls)
-    }
+    own: Any = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
+    [field] = (field for field in dataclasses.fields(cls) if field.name == name)
+    return _own_help(own).get(name) or field.metadata.get("help", str)()
 
 
 def range_of(cls: type, name: str) -> str:

@@ -6,8 +6,6 @@ import types
 import typing
 from typing import Annotated, Any
 
-from typing_extensions import Doc
-
 from transformer_jax.core.config_fields import Configuration, Flag, field_help, field_types
 from transformer_jax.data.languages import Direction
 from transformer_jax.decoding.generation_config import GenerationConfig
@@ -50,15 +48,12 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
     for name in names:
         default = getattr(usual, name)
         none = "" if default in (None, ()) else f"None is {_shown(default)}"
-        text = field_help(GenerationConfig)[name].rstrip(".")
-        text = "; ".join(filter(None, (text, notes.get(name, none))))
-        text = f"{text[0].upper()}{text[1:]}."
+        text = functools.partial(_help, name, notes.get(name, none))
         kind, empty = _flag_type(field_types(GenerationConfig)[name]), None
         if isinstance(default, tuple):
             empty = default
         else:
             kind = kind | None
-        kind = Annotated[kind, Doc(text)]
         fields.append((name, kind, dataclasses.field(default=empty, metadata={"help": text})))
     namespace = {
         "given": _given,
@@ -75,6 +70,12 @@ def generation_flags(usual: GenerationConfig, *names: str, **notes: str) -> Any:
     )
     flags.group, flags.FLAGS = "--", names
     return flags
+
+
+def _help(name: str, none: str) -> str:
+    """Returns the help of a setting's flag, with the meaning of None."""
+    text = "; ".join(filter(None, (field_help(GenerationConfig, name).rstrip("."), none)))
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _given(command: Any) -> dict[str, Any]:
