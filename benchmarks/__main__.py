@@ -1,10 +1,19 @@
 """The program ``python -m benchmarks``."""
 
+import importlib
 import os
 import sys
 
 from benchmarks.program import run_program
 
+# Benchmarks with flags of their own, by their modules; the others are those of the suite.
+OWN = {
+    "gpu": "benchmarks.gpu",
+    "kernels": "benchmarks.kernels",
+    "page": "benchmarks.page",
+    "programs": "benchmarks.programs",
+    "word-vectors": "benchmarks.word_vectors",
+}
 # Sections of the benchmark of a GPU, by the commands that had them with --device gpu.
 _ON_GPU = {
     "train": ["base"],
@@ -15,30 +24,16 @@ _ON_GPU = {
 
 
 def _main() -> None:
-    name, arguments = sys.argv[1:2], sys.argv[2:]
-    if " --device gpu" in " ".join(["", *arguments]) and name[0] in _ON_GPU:
+    name, arguments = "".join(sys.argv[1:2]), sys.argv[2:]
+    if name in _ON_GPU and " --device gpu" in " ".join(["", *arguments]):
         at = arguments.index("--device")
-        arguments[at : at + 2] = ["--only", *_ON_GPU[name[0]]]
-        name = ["gpu"]
-    if name == ["kernels"]:
-        if os.environ.get("JAX_PLATFORMS") == "cpu":
-            # One core, since JAX starts one thread per available core.
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
-        from benchmarks.kernels import main as measure_kernels
-
-        measure_kernels(arguments)
-    elif name == ["gpu"]:
-        from benchmarks.gpu import main as measure_gpu
-
-        measure_gpu(arguments)
-    elif name == ["programs"]:
-        from benchmarks.programs import main as compile_programs
-
-        compile_programs(arguments)
-    elif name == ["word-vectors"]:
-        from benchmarks.word_vectors import main as train_word_vectors
-
-        train_word_vectors(arguments)
+        arguments[at : at + 2] = ["--only", *_ON_GPU[name]]
+        name = "gpu"
+    if name == "kernels" and os.environ.get("JAX_PLATFORMS") == "cpu":
+        # One core, since JAX starts one thread per available core.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+    if name in OWN:
+        importlib.import_module(OWN[name]).main(arguments)
     else:
         from benchmarks.suite import main
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from benchmarks.__main__ import OWN
 from benchmarks.kernels import Settings as KernelBenchmark
 from benchmarks.settings import Settings as Benchmark
 from benchmarks.settings import What
@@ -110,8 +111,7 @@ def strange_command(code):
     module = ROOT / found[1].replace(".", "/")
     if not (module.with_suffix(".py").exists() or (module / "__main__.py").exists()):
         yield f"no module {found[1]}"
-    others = ("kernels", "programs", "word-vectors")
-    if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), *others):
+    if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), *OWN):
         yield f"no benchmark {found[2]}"
 
 

@@ -8,6 +8,7 @@ import sys
 import jax
 import pytest
 
+from benchmarks import __main__ as program
 from benchmarks import gpu, gpu_session, kernel_profile
 from benchmarks.harness import TREE, Bench, Worker
 from transformer_jax.core.errors import ConfigError
@@ -157,6 +158,15 @@ def test_a_peer_that_is_not_installed_is_named(tmp_path, monkeypatch):
     assert json.loads(file.read_text())["left_out"] == {
         "a table: CTranslate2": "python has no transformers, ctranslate2"
     }
+
+
+def test_commands_of_earlier_versions_measure_the_same_sections(monkeypatch):
+    found = []
+    monkeypatch.setattr(gpu, "main", found.append)
+    words = ["benchmarks", "train", "--rounds", "5", "--device", "gpu", "--minutes", "3.5"]
+    monkeypatch.setattr(sys, "argv", words)
+    program._main()
+    assert found == [["--rounds", "5", "--only", "base", "--minutes", "3.5"]]
 
 
 # Packages of the library that a machine for measuring need not have.
