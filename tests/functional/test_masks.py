@@ -66,7 +66,9 @@ def test_array_is_the_definition(name):
     if found is not None:
         chex.assert_shape(found, (None, None, T, S))
         chex.assert_type(found, bool)
-        chex.assert_shape(CATALOGUE[name].any_visible(T, S), (None, None, T, 1))
+        seen = CATALOGUE[name].any_visible(T, S)
+        assert (seen is None) == (name in ("causal", "causal_later", "window"))
+        chex.assert_shape([] if seen is None else [seen], (None, None, T, 1))
 
 
 def test_true_means_visible():
@@ -169,12 +171,21 @@ def test_later_queries_see_what_they_saw(name, skip):
     np.testing.assert_array_equal(found, whole(CATALOGUE[name])[:, :, skip:])
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+PLACES = {
+    f"{causal}, {window}, {offset}": Mask(causal=causal, window=window, offset=offset)
+    for causal, window, offset in itertools.product((False, True), (None, 1, 3), (-1, 0, 2, 9))
+}
+
+
+@pytest.mark.parametrize("name", [*CATALOGUE, *PLACES])
 def test_seeing_is_a_row_with_any_key(name):
-    found = CATALOGUE[name].any_visible(T, S)
-    found = True if found is None else np.asarray(found)[..., 0]
-    expected = whole(CATALOGUE[name]).any(-1)
-    np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
+    mask = CATALOGUE.get(name) or PLACES[name]
+    for s in (1, S):
+        if name in PLACES or s == S:
+            found = mask.any_visible(T, s)
+            found = True if found is None else np.asarray(found)[..., 0]
+            expected = whole(mask, s=s).any(-1)
+            np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -143,7 +143,12 @@ class Mask:
         return jnp.broadcast_to(found, (*found.shape[:2], T, S))
 
     def any_visible(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
-        """Queries that see any key, or None if everything is visible."""
+        """Queries that see any key, or None if all do."""
+        arrays = (self.kv_lengths, self.q_lengths, self.q_segments, self.dense)
+        if isinstance(self.offset, int) and all(one is None for one in arrays):
+            first = self.causal and self.window is None and S > 0 <= self.offset
+            if first or 0 <= self.offset <= S - T:
+                return None
         found = self.array(T, S)
         return None if found is None else found.any(-1, keepdims=True)
 

@@ -1,5 +1,6 @@
 """Attention by cuDNN's fused kernels, on NVIDIA GPUs in half precision."""
 
+import dataclasses
 from typing import Literal, TypedDict, cast
 
 import jax
@@ -82,6 +83,10 @@ def run(
     T, S = q.shape[2], k.shape[2]
     mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
     scale = score.scale_of(q.shape[3])
+    if mask.kv_lengths is not None:
+        # The kernel returns an average in fully masked rows. Values of zero also block its
+        # gradient, and are written by the kernel that makes the values.
+        v = jnp.where(mask.kv_lengths[:, None, None, None] > 0, v, 0)
     (q, k, v), settings = arguments(q, k, v, mask)
     try:
         y = jax.nn.dot_product_attention(
@@ -94,9 +99,7 @@ def run(
             f"attend: implementation cudnn needs a GPU with cuDNN{reason}: use auto"
         ) from None
     y = y[:, :T].swapaxes(1, 2)
-    # The kernel returns an average in fully masked rows. Selecting zero here also blocks their
-    # gradient.
-    visible = mask.any_visible(T, S)
+    visible = dataclasses.replace(mask, kv_lengths=None).any_visible(T, S)
     return y if visible is None else jnp.where(visible, y, 0)
 
 
