@@ -11,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.platforms import trace_for
 from transformer_jax import laws
 from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.trees import flatten_dict
@@ -67,6 +68,15 @@ def test_accumulated_micro_batches_equal_the_big_batch(alone, make_toy, sentence
     chex.assert_trees_all_close(
         step(state, {}, batch), alone(make_toy, batch), atol=1e-6, rtol=1e-6
     )
+
+
+def test_the_step_of_a_gpu_is_the_same(alone, make_toy, sentences, monkeypatch):
+    batch = sentences()
+    wanted = alone(make_toy, batch)
+    trace_for(monkeypatch, "cuda")
+    graph, state = fresh(make_toy, DESCENT)
+    found = jax.jit(make_step(OBJECTIVE, DESCENT, merging(graph)))(state, {}, batch)
+    chex.assert_trees_all_close(found, wanted, atol=1e-6, rtol=1e-6)
 
 
 MESHES = [

@@ -153,10 +153,10 @@ def make_step(
         metrics = means(sums)
         weight = sums["loss"][1]
         inv_weight = _inverse(weight)
-        loss, norm = metrics["loss"], optax.tree.norm(grads) * inv_weight
+        one_device = shardings is None and axis_name is None
+        loss, norm = metrics["loss"], _norm(grads, one_device) * inv_weight
 
         ok = jnp.isfinite(loss) & jnp.isfinite(norm) if skip_nonfinite else None
-        one_device = shardings is None and axis_name is None
         # Line searches and sam alone call these two; for other optimizers they are never computed.
         sums_at = summed(objective, merge, accumulation)
         further = further_arguments(
@@ -246,6 +246,22 @@ def _updated(
     elif state.ema_params is not None:
         ema = evaluated_parameters(opt_state, params)
     return TrainState(state.step + 1, params, opt_state, ema)
+
+
+def _norm(grads: PyTree, one_device: bool) -> Float[Array, ""]:
+    """Returns the norm over all gradients."""
+    if not one_device:
+        return optax.tree.norm(grads)
+    return jax.lax.platform_dependent(grads, cuda=_norm_by_shape, default=optax.tree.norm)
+
+
+def _norm_by_shape(grads: PyTree) -> Float[Array, ""]:
+    # XLA:GPU makes one kernel of the sum over stacked tensors, but two for each tensor alone.
+    groups: dict[tuple[tuple[int, ...], np.dtype], list[Array]] = {}
+    for leaf in jax.tree.leaves(grads):
+        groups.setdefault((leaf.shape, leaf.dtype), []).append(leaf)
+    squares = (jnp.square(jnp.stack(group)).sum() for group in groups.values())
+    return jnp.sqrt(sum(squares, jnp.float32(0)))
 
 
 def _scaled(grads: PyTree, factor: Float[Array, ""]) -> PyTree:
