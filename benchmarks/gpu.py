@@ -10,7 +10,7 @@ Sections, in this order:
     step             training step of GPT-2 small, with its longest kernels, and of nanoGPT
     decode           GPT-2 small, batches of 1 and 32, greedy and 4 beams; transformers, CTranslate2
     base             training step of Transformer-base, and of torch.nn.Transformer
-    configurations   the step of GPT-2 with its logits held, in parts, or in bfloat16
+    configurations   the step of GPT-2 with its logits held or in parts, and with the tanh GELU
     translate        Transformer-base, batches of 1 and 32, greedy and 4 beams, and the same peers
     loops            decoding with the loop as one CUDA graph
     options          the step of GPT-2 with options of the compiler
@@ -233,6 +233,7 @@ def main(arguments: Sequence[str]) -> None:
     add("--rounds", type=int, default=5, help="measured rounds, after a warmup round")
     add("--patience", type=float, default=150.0, help="seconds that a case may take to set up")
     add("--peers", default=sys.executable, help="Python with torch, transformers and ctranslate2")
+    add("--commit", default="", help="commit to store, for a copy without git")
     add("--tiny", action="store_true", help="a tiny model and little work, on a CPU too")
     add("--output", type=Path, default=Path("benchmarks/results"), help="output folder")
     given = parser.parse_args(arguments)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from benchmarks.sizes import sized
 from benchmarks.stored import named
 from transformer_jax.parallel.device_catalog import DEVICES
 
-__all__ = ["Measured", "Session", "installed", "short_name"]
+__all__ = ["Measured", "Session", "accepted", "gpu_facts", "installed", "short_name"]
 
 # Packages whose versions determine a figure.
 _PACKAGES = (
@@ -38,6 +38,7 @@ _NEEDS = {
     "ctranslate2": ("torch", "transformers", "ctranslate2"),
 }
 _LOOPS = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # a loop is one CUDA graph
+_PROBE = {"JAX_PLATFORMS": "cpu"}
 
 
 def short_name(gpu: str) -> str:
@@ -79,6 +80,18 @@ def installed(python: str) -> dict[str, str]:
     return found
 
 
+def accepted(flags: Sequence[str]) -> list[str]:
+    """Returns the flags of XLA that this version knows: an unknown one ends a process."""
+    starts = lambda *some: (
+        not subprocess.run(
+            [sys.executable, "-c", "import jax; jax.devices()"],
+            env=os.environ | _PROBE | {"XLA_FLAGS": " ".join(some)},
+            capture_output=True,
+        ).returncode
+    )
+    return list(flags) if starts(*flags) else [flag for flag in flags if starts(flag)]
+
+
 class Session:
     """Workers, time and figures of one command.
 
@@ -98,6 +111,8 @@ class Session:
         self.gpu = gpu_facts()
         ours, self._theirs = installed(sys.executable), installed(given.peers)
         facts = environment() | {"gpu": self.gpu, "versions": ours, "peers": self._theirs}
+        facts["commit"] = given.commit or facts["commit"]
+        tell(json.dumps(facts))
         given.output.mkdir(parents=True, exist_ok=True)
         self._path = given.output / named("gpu", short_name(self.gpu.get("name", "")), facts,
                                           given.tiny)  # fmt: skip
@@ -149,6 +164,8 @@ class Session:
 
     def keep_table(self, title: str, rows: list[dict[str, Any]]) -> None:
         """Adds or replaces a table of the results, and writes them."""
+        for row in rows:
+            self._found.get("left_out", {}).pop(f"{title}: {row['name']}", None)
         tables: list[dict[str, Any]] = self._found.setdefault("tables", [])
         tables[:] = [one for one in tables if one["title"] != title]
         tables.append({"title": title, "rows": rows})
@@ -185,10 +202,20 @@ class Session:
         return here
 
     def _flags(self, kind: str) -> dict[str, str]:
-        """Returns the compiler's flags of a worker of ours; it writes what autotuning chose."""
+        """Returns the compiler's flags of a worker of ours; it writes what autotuning chose.
+
+        Raises:
+            RuntimeError: This version of XLA does not know the flag that makes the kind.
+        """
         chosen = self._path.with_name(f"{self._path.name}_{re.sub('[ ,]+', '_', kind)}_kernels.txt")
-        flags = [os.environ.get("XLA_FLAGS", ""), f"--xla_gpu_dump_autotune_results_to={chosen}"]
-        return {"XLA_FLAGS": " ".join(flags + [_LOOPS] * kind.endswith("graphs")).strip()}
+        flags = [
+            f"--xla_gpu_dump_autotune_results_to={chosen}",
+            *[_LOOPS] * kind.endswith("graphs"),
+        ]
+        known = accepted(flags)
+        if _LOOPS in flags and _LOOPS not in known:
+            raise RuntimeError(f"this version of XLA has no {_LOOPS}")
+        return {"XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()}
 
     def close(self) -> None:
         """Ends all workers."""
@@ -250,6 +277,9 @@ class Measured:
         rows = self._with_mfu([dataclasses.asdict(row) for row in found])
         if rows:
             print(table(self.title, found, self.unit), end="\n\n", flush=True)
+            # Those of an idle GPU are low.
+            clocks = {name: value for name, value in gpu_facts().items() if "clocks" in name}
+            self.session.record(table=self.title, clocks=clocks)
             self.session.keep_table(self.title, rows)
         return rows
 

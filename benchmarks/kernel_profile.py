@@ -15,7 +15,7 @@ __all__ = ["class_of", "events", "of_jax", "of_torch", "per_step", "summary"]
 # Names of NVIDIA's libraries, of XLA and of torch's inductor; the first that matches counts.
 _CLASSES = (
     ("attention", r"fmha|flash|sdpa|attention"),
-    ("product", r"gemm|nvjet|cutlass|cublas|xmma|dot|matmul|mm_|wgmma|splitk"),
+    ("product", r"gemm|nvjet|cutlass|cublas|xmma|dot|matmul|mm_|mm\b|wgmma|splitk"),
     ("optimizer", r"adam|multi_tensor|foreach|l2norm|select_fusion|loop_select"),
     ("norm or softmax", r"softmax|layer_norm|layernorm|rms|reduce"),
     ("copy", r"memcpy|memset|copy|transpose|slice|concatenate"),
@@ -129,5 +129,6 @@ def of_torch(run: Callable[[], object]) -> dict[str, Any]:
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as made:
         run()
     name = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    # Microseconds.
-    return summary((one.key, 1e3 * getattr(one, name), one.count) for one in made.key_averages())
+    # Microseconds; calls of the driver take none on the GPU.
+    taken = [(one.key, 1e3 * getattr(one, name), one.count) for one in made.key_averages()]
+    return summary(one for one in taken if one[1])

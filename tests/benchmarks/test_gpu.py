@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -88,14 +89,25 @@ def test_no_section_begins_after_the_time(tmp_path, monkeypatch, capfd):
     (file,) = tmp_path.glob("*.json")
     assert json.loads(file.read_text())["left_out"] == {"step": "the time was over"}
     # A later session under the same conditions keeps what is measured.
-    monkeypatch.setitem(gpu.SECTIONS, "step", lambda session: session.keep_table("a", [{"ms": 1}]))
+    monkeypatch.setitem(
+        gpu.SECTIONS, "step", lambda session: session.keep_table("a", [{"name": "x"}])
+    )
     gpu.main(["--tiny", "--only", "step", "--output", str(tmp_path)])
-    monkeypatch.setitem(gpu.SECTIONS, "base", lambda session: session.keep_table("b", [{"ms": 2}]))
+    monkeypatch.setitem(
+        gpu.SECTIONS, "base", lambda session: session.keep_table("b", [{"name": "x"}])
+    )
     gpu.main(["--tiny", "--only", "base", "--output", str(tmp_path)])
     assert [one["title"] for one in json.loads(file.read_text())["tables"]] == ["a", "b"]
     monkeypatch.setattr(gpu_session, "installed", lambda python: {"jax": "2"})
     gpu.main(["--tiny", "--only", "base", "--output", str(tmp_path)])
     assert [one["title"] for one in json.loads(file.read_text())["tables"]] == ["b"]
+
+
+def test_flags_that_this_version_does_not_know_are_left_out(monkeypatch):
+    known = lambda command, env, **_: types.SimpleNamespace(returncode="new" in env["XLA_FLAGS"])
+    monkeypatch.setattr(gpu_session.subprocess, "run", known)
+    assert gpu_session.accepted(["--xla_a", "--xla_b"]) == ["--xla_a", "--xla_b"]
+    assert gpu_session.accepted(["--xla_a", "--xla_new"]) == ["--xla_a"]
 
 
 CASES = """
