@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.decoding.test_beam import random_trees, tree_reorder, tree_step
+from tests.platforms import trace_for
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.search import search
 from transformer_jax.decoding.search_plan import penalty_table, search_settings
@@ -61,7 +62,9 @@ def all_texts(tree, limit, alpha, config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_wide_beam_finds_the_best_of_all_texts(name):
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_a_wide_beam_finds_the_best_of_all_texts(monkeypatch, name, platform):
+    trace_for(monkeypatch, platform)
     hf, count = name.startswith("hf"), 40
     config = GenerationConfig(
         num_beams=128 if hf else 64, do_sample=False, eos_token_id=(EOS,), pad_token_id=3,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.platforms import trace_for
 from transformer_jax.functional import logits
 
 INF = jnp.inf
@@ -43,28 +44,55 @@ def kept(z):
 
 # Choosing
 
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "cuda"])
 
+
+@PLATFORMS
 @pytest.mark.parametrize("levels", [None, 2])
 @pytest.mark.parametrize("shape", [(5,), (3, 40), (2, 3, 17)])
-def test_argmax_is_jnp_argmax(levels, shape):
+@pytest.mark.quick("shape1-2-cpu", "shape2-None-cpu", "shape0-None-cpu", "shape1-2-cuda")
+def test_argmax_is_jnp_argmax(monkeypatch, platform, levels, shape):
+    trace_for(monkeypatch, platform)
     x = random_logits(1, int(np.prod(shape)), levels).reshape(shape)
-    np.testing.assert_array_equal(processors.argmax(x), jnp.argmax(x, -1))
+    np.testing.assert_array_equal(logits.argmax(x), jnp.argmax(x, -1))
 
 
-def test_argmax_of_odd_rows_is_jnp_argmax():
+@PLATFORMS
+def test_argmax_of_odd_rows_is_jnp_argmax(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     n = jnp.nan
     x = jnp.array([[-INF, -INF, -INF], [1.0, n, 2.0], [n, 1.0, n], [0.0, INF, INF]])
-    np.testing.assert_array_equal(processors.argmax(x), jnp.argmax(x, -1))
+    np.testing.assert_array_equal(logits.argmax(x), jnp.argmax(x, -1))
 
 
-@pytest.mark.quick("3-7-3", "40-8-1", "9-1-None")
+@PLATFORMS
+@pytest.mark.parametrize("size", [1, 40, 64, 200])
+@pytest.mark.quick("200-cuda", "40-cpu")
+def test_a_normalizer_is_that_of_float64_and_not_finite_where_a_logit_is_not(
+    monkeypatch, platform, size
+):
+    trace_for(monkeypatch, platform)
+    x = 1e3 * random_logits(9, size).at[1:4].set(-INF)
+    x = x.at[1, 0].set(5.0).at[4, -1].set(INF).at[5, 0].set(jnp.nan).at[6, -1].set(-INF)
+    peak, rest = jax.jit(lambda x: logits.normalizer(x))(x)
+    exact = np.asarray(x, np.float64)[[0, 1, 7, 8]]
+    top = exact.max(-1)
+    np.testing.assert_array_equal(peak[jnp.array([0, 1, 7, 8])], top)
+    wanted = np.log(np.exp(exact - top[:, None]).sum(-1))
+    np.testing.assert_allclose(rest[jnp.array([0, 1, 7, 8])], wanted, atol=1e-6)
+    assert np.isnan(rest[2:6]).all()
+    assert np.isfinite(rest[6]) == (size > 1)
+
+
+@PLATFORMS
+@pytest.mark.quick("3-7-3-cpu", "40-8-1-cpu", "9-1-None-cpu", "4-4-3-cuda")
 @pytest.mark.parametrize("levels", [None, 1, 3])
 @pytest.mark.parametrize(("k", "group"), [(1, 4), (4, 4), (3, 7), (5, 64), (40, 8), (9, 1)])
-def test_two_stages_give_what_one_gives(levels, k, group):
+def test_two_stages_give_what_one_gives(monkeypatch, platform, levels, k, group):
+    trace_for(monkeypatch, platform)
     x = random_logits(8, 40, levels).at[0, 5:].set(-INF).at[1].set(-INF)
-    for ours, plain in zip(
-        processors.top_k_two_stage(x, k, group), jax.lax.top_k(x, k), strict=True
-    ):
+    two_stages = jax.jit(lambda x: logits.top_k_two_stage(x, k, group))
+    for ours, plain in zip(two_stages(x), jax.lax.top_k(x, k), strict=True):
         np.testing.assert_array_equal(ours, plain)
 
 

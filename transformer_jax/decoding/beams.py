@@ -1,5 +1,6 @@
 """Beam search: one step of all beams, and the texts of the finished hypotheses."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -83,7 +84,7 @@ def advance_beams(
     t, hf = state.t, plan.finishing == "hf"
     scores = _scores(state, logits, at, plan, values)
     last = t + 1 >= state.limits
-    broken = (~jnp.isfinite(scores.rest)).any(1) & ~state.done
+    broken = ~functools.reduce(jnp.logical_and, jnp.isfinite(scores.rest).T) & ~state.done
     broken = broken if values.finite is None else broken & ~used(values.finite)
     onward = _onward(state, scores, at)
     ends = _ends(state, scores, at, plan, values)

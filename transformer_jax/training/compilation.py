@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 
 Lower = OfBatch[stages.Lowered]
 Future = concurrent.futures.Future[Program]
-# The state, frozen parameters, the batch and the key, or what describes their arrays.
-Arguments = tuple[TrainState, PyTree, Batch, PyTree]
+Arguments = tuple[TrainState, PyTree, Batch, StepKey]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
 Context = Callable[[Any], contextlib.AbstractContextManager[object]]

@@ -23,8 +23,8 @@ class LayerCache:
     """Keys and values of one block: step ``s`` of beam ``m`` uses slot ``s M + m`` of ``J``.
 
     Heads of all sequences are stored and read as the heads of a single one: otherwise XLA:CPU
-    copies the cache at every token. On a mesh, sequences and heads keep separate axes,
-    ``[B K J H]``, which different mesh axes split.
+    copies the cache at every token. On GPUs, which would repeat the mask for each head, and on a
+    mesh, sequences and heads keep separate axes, ``[B K J H]``, which different mesh axes split.
     """
 
     keys: Child[Array]  # [B·K J H], of the past tokens
@@ -41,6 +41,8 @@ class LayerCache:
         sizes: tuple[int, int],
         dtype: DTypeLike,
         beams: int = 1,
+        *,
+        merged: bool = True,
     ) -> "LayerCache":
         """A cache without tokens or memory.
 
@@ -50,8 +52,9 @@ class LayerCache:
             sizes: Sizes of a key head and of a value head.
             dtype: Dtype of keys and values.
             beams: M, the number of beams per sequence.
+            merged: Whether to store the heads of all sequences on one axis; not on a mesh.
         """
-        lead = (rows[0] * rows[1],) if current_mesh() is None else rows
+        lead = (rows[0] * rows[1],) if merged and current_mesh() is None else rows
         keys, values = (_constrain(jnp.zeros((*lead, slots, size), dtype)) for size in sizes)
         return cls(keys, values, None, None, beams)
 
@@ -194,11 +197,11 @@ class Cache:
         """Returns the cache in which each beam reads the next step from its own slot."""
         if self.ancestry is None:
             return self
-        B, M, _ = self.ancestry.shape
-        own = jnp.broadcast_to(jnp.arange(M)[None, :, None], (B, M, 1)).astype(self.ancestry.dtype)
-        start = (jnp.int32(0), jnp.int32(0), self.length)
-        ancestry = jax.lax.dynamic_update_slice(self.ancestry, own, start)
-        return dataclasses.replace(self, ancestry=ancestry)
+        _, M, S = self.ancestry.shape
+        own = jnp.arange(M, dtype=self.ancestry.dtype)[None, :, None]
+        # A selection, which XLA puts into the kernel that reorders; an update in place would copy.
+        here = jnp.arange(S)[None, None] == self.length
+        return dataclasses.replace(self, ancestry=jnp.where(here, own, self.ancestry))
 
     def positions(self, tokens: int = 1) -> Int[Array, "#B T"]:
         """Positions of the next ``tokens`` tokens of each sequence, from its first token."""

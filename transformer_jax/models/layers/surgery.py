@@ -20,21 +20,17 @@ class OnPlatform(Protocol):
         """Its platform, such as "gpu"."""
 
 
-Make = Callable[[str, nnx.Module], nnx.Module | None]
-
-
-def replaced(model: Model, *makes: Make) -> Model:
+def replaced(model: Model, make: Callable[[str, nnx.Module], nnx.Module | None]) -> Model:
     """Returns the model with ``make(path, module)`` in place of each module.
 
     ``make`` gets a module and its path, such as ``"decoder/blocks/0/feed_forward/up"``, and returns
     another module, or None to keep this one. Modules are visited from the model down, but not
-    inside new modules; several functions visit them one after another. A module that occurs in
-    several places is visited once and replaced in all of them. The given model does not change;
-    unchanged parameters are shared with it.
+    inside new modules. A module that occurs in several places is visited once and replaced in all
+    of them. The given model does not change; unchanged parameters are shared with it.
 
     Args:
         model: A module, real or abstract.
-        *makes: Functions from path and module to a module or None. New modules declare the axes of
+        make: Function from path and module to a module or None. New modules declare the axes of
             their parameters, so that they can be sharded.
 
     Example:
@@ -43,14 +39,6 @@ def replaced(model: Model, *makes: Make) -> Model:
         >>> sorted(nnx.to_pure_dict(nnx.state(replaced(model, none)))), len(nnx.state(model))
         ([], 1)
     """
-    made: nnx.Module = nnx.merge(*nnx.split(model))
-    for make in makes:
-        made = _replaced(made, make)
-    return cast(Model, made)
-
-
-def _replaced(model: nnx.Module, make: Make) -> nnx.Module:
-    """Returns ``make("", model)``, or the model, in which other modules are replaced."""
     done: dict[int, nnx.Module] = {}
 
     def visit(path: str, module: nnx.Module) -> nnx.Module:
@@ -66,7 +54,7 @@ def _replaced(model: nnx.Module, make: Make) -> nnx.Module:
                     _set(module, name, new)
         return done[id(module)]
 
-    return visit("", model)
+    return cast(Model, visit("", nnx.merge(*nnx.split(model))))
 
 
 def _set(module: nnx.Module, name: Hashable, child: nnx.Module) -> None:

@@ -162,6 +162,7 @@ class Attention(Module):
         self.attention, self.positions = att, config.positions
         self.score = ScaledDot(config.scores.scale, config.scores.attn_logit_softcapping)
         self.rotate, self.dtype = rotate, config.compute.dtype
+        self.merges_heads = True  # in caches, see LayerCache
         self.N, self.K = att.num_heads, att.num_kv_heads or att.num_heads
         self.H = config.head_dim
         self.U = att.value_dim or self.H
@@ -275,7 +276,7 @@ class Attention(Module):
         return self.K if tensor > 1 and self.K % tensor == 0 else 1
 
     def resolve_kernel(self, platform: str, capability: float) -> None:
-        """Chooses the kernel for a kind of device: see :func:`.resolve_implementation`.
+        """Chooses kernel and cache for a kind of device: see :func:`.resolve_implementation`.
 
         Args:
             platform: ``cpu``, ``gpu`` or ``tpu``.
@@ -287,6 +288,7 @@ class Attention(Module):
         self.attention = dataclasses.replace(
             self.attention, implementation=cast(Implementation, name)
         )
+        self.merges_heads = platform != "gpu"
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Splits the output of the fused projection into queries, keys and values, heads first."""
@@ -893,7 +895,9 @@ class Stack(Module):
         rows, (sizes, dtype) = (sentences, self.cache_heads), self._slot_sizes()
         layers = []
         for block in self.iter_blocks():
-            layer = LayerCache.empty(rows, length * beams, sizes, jnp.dtype(dtype), beams)
+            attention, slots = block.self_attention, length * beams
+            merged = attention is None or attention.merges_heads
+            layer = LayerCache.empty(rows, slots, sizes, jnp.dtype(dtype), beams, merged=merged)
             if memory is not None and block.cross_attention is not None:
                 layer = layer.with_memory(block.cross_attention.project_memory(memory))
             layers.append(layer)
