@@ -202,7 +202,7 @@ def options(session: Session) -> None:
             if one.add(name, _OURS, "language-train", size | {"options": option}, times):
                 kept |= {row["name"]: row for row in one.measure(3)}
                 one.bench.remove(name)
-                session.keep_table(one.title, list(kept.values()))
+                session.keep_table(one.title, list(kept.values()), one.base)
 
 
 def _steps(session: Session, what: str, size: dict[str, Any]) -> Any:

@@ -162,13 +162,20 @@ class Session:
         self._found.setdefault(name, {}).update(value)
         self._write()
 
-    def keep_table(self, title: str, rows: list[dict[str, Any]]) -> None:
-        """Adds or replaces a table of the results, and writes them."""
+    def keep_table(self, title: str, rows: list[dict[str, Any]], base: str) -> None:
+        """Adds or replaces a table of the results, and writes them.
+
+        Args:
+            title: Title of the table.
+            rows: Its rows.
+            base: Name of the row that ratios refer to; without it, they refer to the first.
+        """
         for row in rows:
             self._found.get("left_out", {}).pop(f"{title}: {row['name']}", None)
         tables: list[dict[str, Any]] = self._found.setdefault("tables", [])
         tables[:] = [one for one in tables if one["title"] != title]
-        tables.append({"title": title, "rows": rows})
+        there = base if any(row["name"] == base for row in rows) else rows[0]["name"]
+        tables.append({"title": title, "base": there, "rows": rows})
         self._write()
 
     def _write(self) -> None:
@@ -280,7 +287,7 @@ class Measured:
             # Those of an idle GPU are low.
             clocks = {name: value for name, value in gpu_facts().items() if "clocks" in name}
             self.session.record(table=self.title, clocks=clocks)
-            self.session.keep_table(self.title, rows)
+            self.session.keep_table(self.title, rows, self.base)
         return rows
 
     def _with_mfu(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

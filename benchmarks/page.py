@@ -192,6 +192,27 @@ def _gpu() -> Iterator[list[str]]:
     yield from ([f"{label.partition(',')[0]}, tokens per second", *rest] for label, *rest in tokens)
 
 
+def _gpu_command() -> Iterator[list[str]]:
+    """Yields all rows of the sessions of ``python -m benchmarks gpu``."""
+    yield ["", "case", "ms", "per second", "relative to the peer", "MFU"]
+    files = sorted(path.stem for path in _RESULTS.glob("gpu_[!t]*.json"))
+    if not files:
+        yield ["not measured yet", *[""] * 5]
+    for file in files:
+        for table in _stored(file)["tables"]:
+            base = next(row for row in table["rows"] if row["name"] == table["base"])
+            for row in table["rows"]:
+                mfu = row["facts"].get("mfu")
+                yield [
+                    f"{file.split('_')[1].upper()}: {table['title']}",
+                    row["name"],
+                    f"{row['ms']:.3g}",
+                    f"{row['units_per_s']:,.0f}",
+                    ratio(row, base),
+                    "" if mfu is None else f"{mfu:.1%}",
+                ]
+
+
 def _adapters() -> Iterator[list[str]]:
     yield ["", "speed", "memory", "imports"]
     (table,) = _stored("adapters_cpu_py3.11")["tables"]
@@ -337,6 +358,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "lines": _lines,
     "recurrent": _recurrent,
     "language models": _language,
+    "one GPU": _gpu_command,
     "training on a GPU": _gpu,
     "adapters": _adapters,
     "encoders": _encoders,

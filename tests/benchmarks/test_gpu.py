@@ -90,11 +90,11 @@ def test_no_section_begins_after_the_time(tmp_path, monkeypatch, capfd):
     assert json.loads(file.read_text())["left_out"] == {"step": "the time was over"}
     # A later session under the same conditions keeps what is measured.
     monkeypatch.setitem(
-        gpu.SECTIONS, "step", lambda session: session.keep_table("a", [{"name": "x"}])
+        gpu.SECTIONS, "step", lambda session: session.keep_table("a", [{"name": "x"}], "x")
     )
     gpu.main(["--tiny", "--only", "step", "--output", str(tmp_path)])
     monkeypatch.setitem(
-        gpu.SECTIONS, "base", lambda session: session.keep_table("b", [{"name": "x"}])
+        gpu.SECTIONS, "base", lambda session: session.keep_table("b", [{"name": "x"}], "y")
     )
     gpu.main(["--tiny", "--only", "base", "--output", str(tmp_path)])
     assert [one["title"] for one in json.loads(file.read_text())["tables"]] == ["a", "b"]
