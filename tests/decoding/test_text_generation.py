@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
@@ -125,3 +126,15 @@ def test_a_stop_string_that_begins_with_a_blank_ends_the_text(ngram):
     [[cut]] = ngram.generate([dataclasses.replace(request, stop=(stop,))])
     assert (cut.text, cut.finish_reason) == ("", "stop")
     assert len(cut.tokens) < len(whole.tokens)
+
+
+def test_a_request_of_another_prompt_checks_the_prompt_alone():
+    request = GenerationRequest("a", number=1, top_k=3, stop=("x",))
+    assert request.with_prompt("b", 2) == GenerationRequest("b", number=2, top_k=3, stop=("x",))
+    assert request.prompt == "a"
+    for prompt, number in (("\0", 1), ("b", -1)):
+        with pytest.raises(ConfigError) as given:
+            GenerationRequest(prompt, number=number)
+        with pytest.raises(ConfigError) as found:
+            request.with_prompt(prompt, number)
+        assert str(found.value) == str(given.value)

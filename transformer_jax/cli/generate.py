@@ -225,10 +225,7 @@ class Generate(TextFlags, SearchFlags, EngineCommand):
             made = list(requests_of(source, usual, self.check_request))
         else:
             source = self.prompts or Path("-")
-            made = [
-                GenerationRequest.of(line, usual)
-                for line in file_lines(source, "--prompts", "prompts")
-            ]
+            made = [*map(one.with_prompt, file_lines(source, "--prompts", "prompts"))]
         if not made:
             name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")

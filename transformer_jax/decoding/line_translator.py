@@ -25,6 +25,8 @@ Directions: TypeAlias = Direction | Iterable[Direction]  # of all lines, or one 
 Find: TypeAlias = Callable[[GenerationSequence], list[Continuation]]
 
 
+_REQUEST = GenerationRequest("")
+
 # Settings of translators; all others need generation_config hf.
 TRANSLATOR_SETTINGS = (
     *("max_new_tokens", "min_new_tokens", "max_length", "min_length", "num_beams"),
@@ -335,7 +337,7 @@ class LineTranslator(TextGenerator[GenerationConfig]):
         number: int = 0,
     ) -> GenerationSequence:
         return GenerationSequence(
-            GenerationRequest(line, number=number),
+            _REQUEST.with_prompt(line, number),
             index=index,
             sample=0,
             prompt_ids=[],

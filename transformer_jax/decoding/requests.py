@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
-from transformer_jax.core.config_fields import Range
+from transformer_jax.core.config_fields import Range, check_fields
 from transformer_jax.core.json_types import Json
 from transformer_jax.data.words import spellings
 from transformer_jax.decoding.generation_config import GenerationConfig
@@ -73,6 +73,17 @@ class GenerationRequest(GenerationConfig):
         names = (field.name for field in dataclasses.fields(GenerationConfig))
         return cls(prompt, **{name: getattr(config, name) for name in names})
 
+    def with_prompt(self, prompt: str, number: int | None = None) -> "GenerationRequest":
+        """Returns the request of another prompt; the settings are not checked again.
+
+        Raises:
+            ConfigError: The prompt is no text, or the number is out of range.
+        """
+        check_fields(type(self), {"prompt": prompt, "number": number})
+        made = copy.copy(self)
+        vars(made).update(prompt=prompt, number=number)
+        return made
+
     @property
     def samples(self) -> bool:
         """Returns whether tokens are sampled instead of searched for."""
@@ -98,16 +109,9 @@ def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
         [0, 7, 2]
     """
     return [
-        request if request.number is not None else _with_number(request, place)
+        request if request.number is not None else request.with_prompt(request.prompt, place)
         for place, request in enumerate(requests)
     ]
-
-
-def _with_number(request: GenerationRequest, number: int) -> GenerationRequest:
-    """Returns a numbered copy, whose other settings are not checked again."""
-    made = copy.copy(request)
-    object.__setattr__(made, "number", number)
-    return made
 
 
 @dataclasses.dataclass(frozen=True)

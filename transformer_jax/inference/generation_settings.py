@@ -115,7 +115,8 @@ def requests_of(prompts: list[str], changes: Mapping[str, Any]) -> list[Generati
     """
     adapter = changes.get("adapter")
     if not _is_listed(adapter):
-        return [request_of(prompt, changes) for prompt in prompts]
+        request = request_of("", changes)
+        return [request.with_prompt(prompt) for prompt in prompts]
     if len(adapter) != len(prompts):
         raise ConfigError(
             f"adapter names {plural(len(adapter), 'adapter')} for "
