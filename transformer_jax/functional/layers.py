@@ -6,6 +6,7 @@ function equals the formula of its docstring, and its gradient the formula's, in
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ from transformer_jax.functional.kernels.products import (
     matmul,
     mean_of_rows,
     rounded_matmul,
+    split_columns,
     sum_rows,
     widen,
 )
@@ -45,6 +47,7 @@ __all__ = [
     "gelu_tanh",
     "layer_norm",
     "linear",
+    "linear_maps",
     "linear_transposed",
     "quick_gelu",
     "relu",
@@ -122,6 +125,57 @@ def _gradient_of_axes(x: Array, g: Array) -> Array:
 
 
 _linear.defvjp(_linear_forward, _linear_backward)
+
+
+@jax.custom_vjp
+def linear_maps(
+    x: Float[Array, "B T D"],
+    kernels: tuple[Float[Array, "D _"], ...],
+    biases: tuple[Float[Array, " _"] | None, ...],
+) -> tuple[Float[Array, "B T _"], ...]:
+    """Applies several affine maps to the same positions: :func:`linear` of each.
+
+    They are one product with the kernels side by side; on NVIDIA's GPUs, which would copy its
+    parts, they are one product each. The backward pass is that of the one product.
+
+    Example:
+        >>> x, eye = jnp.ones((1, 2, 3)), jnp.eye(3)
+        >>> [y.shape for y in linear_maps(x, (eye, eye[:, :2]), (None, None))]
+        [(1, 2, 3), (1, 2, 2)]
+    """
+    return lax.platform_dependent(x, kernels, biases, cuda=_maps_apart, default=_maps_as_one)
+
+
+def _maps_as_one(
+    x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
+) -> tuple[Array, ...]:
+    ends = itertools.accumulate(kernel.shape[1] for kernel in kernels[:-1])
+    given = [bias for bias in biases if bias is not None]
+    bias = jnp.concatenate(given, axis=-1) if given else None
+    return split_columns(_linear(x, jnp.concatenate(kernels, axis=-1), bias, None), tuple(ends))
+
+
+def _maps_apart(
+    x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
+) -> tuple[Array, ...]:
+    found = []
+    for kernel, bias in zip(kernels, biases, strict=True):
+        found.append(_linear(x, kernel, bias, None))
+        x = lax.optimization_barrier(x)  # XLA:GPU would merge products that share an operand
+    return tuple(found)
+
+
+def _maps_forward(
+    x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
+) -> tuple[tuple[Array, ...], Saved]:
+    return linear_maps(x, kernels, biases), (x, kernels, biases)
+
+
+def _maps_backward(saved: Saved, g: tuple[Array, ...]) -> tuple[Saved, ...]:
+    return jax.vjp(_maps_as_one, *saved)[1](g)
+
+
+linear_maps.defvjp(_maps_forward, _maps_backward)
 
 
 @real_arguments

@@ -26,9 +26,9 @@ from transformer_jax.functional import positions as positional
 from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.kernels.choice import resolve_implementation
 from transformer_jax.functional.kernels.products import split_columns
-from transformer_jax.functional.layers import ACTIVATIONS, dropout, linear
+from transformer_jax.functional.layers import ACTIVATIONS, dropout, linear, linear_maps
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.partitioning import axis_size, constrain
+from transformer_jax.functional.partitioning import axis_size, constrain, current_mesh
 from transformer_jax.functional.positions import (
     apply_rotary_embedding,
     dynamic_base,
@@ -205,7 +205,7 @@ class Attention(Module):
         ids, slots, bias = positions or Positions()
         scores = Scores(mask, bias, self.score)
         if memory is None:
-            q, k, v = self.split_qkv(self.project_qkv(x))
+            q, k, v = self.project_heads(x)
         else:
             q, (k, v) = split_heads(self.query(x), self.N), memory
         q = q if self.query_norm is None else self.query_norm(q)
@@ -245,6 +245,16 @@ class Attention(Module):
         kernel, rate = self.attention.implementation, self.attention.dropout
         y = attend_heads_first(q, k, v, scores, implementation=kernel, dropout=(rate, key))
         return y.reshape(B, N, T, -1)
+
+    def project_heads(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
+        """Computes queries, keys and values, heads first."""
+        maps = self.query, self.key, self.value
+        if current_mesh() is not None or not all(type(part) is Linear for part in maps):
+            return self.split_qkv(self.project_qkv(x))
+        kernels = tuple(part.kernel[...] for part in maps)
+        biases = tuple(None if part.bias is None else part.bias[...] for part in maps)
+        q, k, v = linear_maps(x, kernels, biases)
+        return split_heads(q, self.N), split_heads(k, self.K), split_heads(v, self.K)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """Computes queries, keys and values side by side: in one product if their maps are plain.
