@@ -135,14 +135,17 @@ def linear_maps(
 ) -> tuple[Float[Array, "B T _"], ...]:
     """Applies several affine maps to the same positions: :func:`linear` of each.
 
-    They are one product with the kernels side by side; on NVIDIA's GPUs, which would copy its
-    parts, they are one product each. The backward pass is that of the one product.
+    They are one product with the kernels side by side. On NVIDIA's GPUs they are one product each,
+    unless biases are added, since parts of a sum are copied for nothing, and parts of a product are
+    not. The backward pass is that of the one product.
 
     Example:
         >>> x, eye = jnp.ones((1, 2, 3)), jnp.eye(3)
         >>> [y.shape for y in linear_maps(x, (eye, eye[:, :2]), (None, None))]
         [(1, 2, 3), (1, 2, 2)]
     """
+    if any(bias is not None for bias in biases):
+        return _maps_as_one(x, kernels, biases)
     return lax.platform_dependent(x, kernels, biases, cuda=_maps_apart, default=_maps_as_one)
 
 
