@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 Lower = OfBatch[stages.Lowered]
 Future = concurrent.futures.Future[Program]
-Arguments = tuple[TrainState, PyTree, Batch, StepKey]
+# The state, frozen parameters, the batch and the key, or what describes their arrays.
+Arguments = tuple[TrainState, PyTree, Batch, PyTree]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
 Context = Callable[[Any], contextlib.AbstractContextManager[object]]
