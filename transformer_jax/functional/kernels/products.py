@@ -147,7 +147,9 @@ def exponential_sums(z: Float[Array, "*rows V"]) -> tuple[Array, Array, Array]:
         >>> [float(one[0]) for one in exponential_sums(jnp.array([2.0, 2.0]))]
         [2.0, 2.0, 4.0]
     """
-    return lax.platform_dependent(z, cuda=_exponentials_in_one_pass, default=_exponentials)
+    # One pass would gather a vocabulary that is split over devices.
+    cuda = _exponentials if axis_size("tensor") > 1 else _exponentials_in_one_pass
+    return lax.platform_dependent(z, cuda=cuda, default=_exponentials)
 
 
 def _exponentials(z: Array) -> tuple[Array, Array, Array]:
