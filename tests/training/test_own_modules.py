@@ -95,9 +95,9 @@ WRONG = """
 import optax
 import transformer_jax as tj
 from transformer_jax.core.errors import ConfigError
-data = tj.Data(None, None)
-task = tj.Task(None, data, None)
-for make in (lambda: tj.Task(None, data, None, valid=data), lambda: tj.Trainer(task, "run", 0.1)):
+data = tj.Data(tj.ArrayPlan(4, 2), len)
+task = tj.Task(print, data, print)
+for make in (lambda: tj.Task(print, data, print, valid=data), lambda: tj.Trainer(task, "run", 0.1)):
     try:
         make()
     except ConfigError as error:
