@@ -21,7 +21,7 @@ from transformer_jax.models.recurrent_config import RecurrentConfig
 from transformer_jax.parallel.device_catalog import Target
 from transformer_jax.planning.run_programs import Shape, mesh_on, parts_of
 from transformer_jax.recipes.settings import Trained
-from transformer_jax.training.step import Objective, Sums
+from transformer_jax.training.step import Sums
 
 __all__ = ["FUSED", "attention_kernels", "model_kernels"]
 
@@ -85,7 +85,7 @@ def model_kernels(
 
 def _forward(
     config: TransformerConfig, shape: Shape, source: int
-) -> tuple[Kind, PyTree, Objective]:
+) -> tuple[Kind, PyTree, Callable[..., Array]]:
     """Returns the kind of a model, the shapes of its inputs, and its forward pass."""
 
     def array(*sizes: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
@@ -135,17 +135,17 @@ def _traced(
 
 def _choices(
     make: Callable[[], nnx.Module],
-    objective: Objective,
+    apply: Callable[..., Array | Sums],
     batch: PyTree,
     target: Target,
     training: bool,
 ) -> list[Choice]:
-    def loss(batch: PyTree, key: Key[Array, ""]) -> Sums:
+    def run(batch: PyTree, key: Key[Array, ""]) -> Array | Sums:
         model = with_attention_kernels(make(), target.device)
-        return objective(model, batch, key if training else None)
+        return apply(model, batch, key if training else None)
 
     with recorded_choices() as found:
-        jax.eval_shape(loss, batch, jax.eval_shape(lambda: jax.random.key(0)))
+        jax.eval_shape(run, batch, jax.eval_shape(lambda: jax.random.key(0)))
     return found
 
 
