@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend.core import Literal
 from jax.sharding import AbstractMesh, Mesh
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from transformer_jax.functional.kernels.choice import Choice
 from transformer_jax.functional.kernels.cross_entropy import LARGE
@@ -259,11 +259,8 @@ def _translator_bytes(config: RecurrentConfig, rows: int, length: int) -> int:
     graph, params = nnx.split(nnx.eval_shape(make))
     tokens = jnp.zeros((rows, length), jnp.int32)
     inputs = {"source": tokens, "source_lengths": jnp.zeros(rows, jnp.int32)}
-
-    def hidden(params: PyTree) -> Array:
-        key = jax.random.key(0) if config.dropout else None
-        return nnx.merge(graph, params).hidden(inputs, tokens, key=key)
-
+    key = lambda: jax.random.key(0) if config.dropout else None
+    hidden = lambda params: nnx.merge(graph, params).hidden(inputs, tokens, key=key())
     return residual_bytes(hidden, params)
 
 

@@ -26,6 +26,8 @@ from transformer_jax.training.step import Sums
 __all__ = ["FUSED", "attention_kernels", "model_kernels"]
 
 Run = TypeVar("Run", bound=Trained)
+# (model, batch, key) -> what it computes
+Apply = Callable[[PyTree, PyTree, Key[Array, ""] | None], Array | Sums]
 
 FUSED = {"gpu": "cudnn", "tpu": "splash"}  # the fused kernel of each platform
 
@@ -83,9 +85,7 @@ def model_kernels(
     return dict(_named(found, _attentions(config), target))
 
 
-def _forward(
-    config: TransformerConfig, shape: Shape, source: int
-) -> tuple[Kind, PyTree, Callable[..., Array]]:
+def _forward(config: TransformerConfig, shape: Shape, source: int) -> tuple[Kind, PyTree, Apply]:
     """Returns the kind of a model, the shapes of its inputs, and its forward pass."""
 
     def array(*sizes: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
@@ -135,15 +135,13 @@ def _traced(
 
 def _choices(
     make: Callable[[], nnx.Module],
-    apply: Callable[..., Array | Sums],
+    apply: Apply,
     batch: PyTree,
     target: Target,
     training: bool,
 ) -> list[Choice]:
-    def run(batch: PyTree, key: Key[Array, ""]) -> Array | Sums:
-        model = with_attention_kernels(make(), target.device)
-        return apply(model, batch, key if training else None)
-
+    made = lambda: with_attention_kernels(make(), target.device)
+    run = lambda batch, key: apply(made(), batch, key if training else None)
     with recorded_choices() as found:
         jax.eval_shape(run, batch, jax.eval_shape(lambda: jax.random.key(0)))
     return found
