@@ -353,6 +353,24 @@ def _programs() -> Iterator[list[str]]:
         ]
 
 
+def _decoding_loops() -> Iterator[list[str]]:
+    yield ["model", "search", "kernels a token", "MB a token", "least MB", "before"]
+    for case in _stored("programs")["cases"].values():
+        if "decoding" not in case:
+            continue
+        now, before = case["decoding"], case["before"]
+        model = {"base": "Transformer-base"}.get(case["model"], "GPT-2 small")
+        search = "greedy" if case["beams"] == 1 else f"{case['beams']} beams"
+        yield [
+            model,
+            f"{search}, batch {case['batch']}",
+            f"{now['launches']}",
+            f"{now['MB']:.0f}",
+            f"{now['least_MB']:.0f}",
+            f"{before['launches']} kernels, {before['MB']:.0f} MB",
+        ]
+
+
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
@@ -368,6 +386,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "kernels": _kernels,
     "kernels of a GPU": _gpu_kernels,
     "compiled programs": _programs,
+    "decoding loops": _decoding_loops,
 }
 
 

@@ -2,9 +2,11 @@
 
     python -m benchmarks programs
     python -m benchmarks programs --only "gpt2-small, fsdp, 2 layers" --what training
+    python -m benchmarks programs --only "gpt2-small, decoding, 1 text"
 
-Needs the extra ``aot``. For each case: memory of a device, communication, fused kernels. Updates
-the requested cases in ``benchmarks/results/programs.json``.
+Needs the extra ``aot``. For each case: memory of a device, communication, fused kernels; for a
+decoding loop, kernels and bytes of a token. Updates the requested cases in
+``benchmarks/results/programs.json``.
 """
 
 import dataclasses
@@ -17,6 +19,7 @@ from typing import Any, Literal
 
 import tyro
 
+from benchmarks.decoding_programs import DECODING
 from benchmarks.harness import environment
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.device_catalog import Target, find_target
@@ -137,25 +140,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(settings: Settings) -> None:
-    if unknown := [name for name in settings.only if name not in CASES]:
-        raise ConfigError(f"--only: there is no case {unknown[0]!r}: there are {'; '.join(CASES)}")
+    every = [*CASES, *DECODING]
+    if unknown := [name for name in settings.only if name not in every]:
+        raise ConfigError(f"--only: there is no case {unknown[0]!r}: there are {'; '.join(every)}")
     found: dict[str, Any] = {}
     if settings.output.exists():
         found = json.loads(settings.output.read_text())["cases"]
     facts = environment(("jax", "jaxlib"))
-    for name in settings.only or CASES:
-        case = CASES[name]
-        run, target = case.planned()
-        one = {"run": case.run, "target": case.target, "mesh": case.mesh, "environment": facts}
-        for what in settings.what:
-            began = time.monotonic()
-            one[what] = _figures(compile_program(run, target, what))
-            print(f"{name}, {what}: {one[what]} ({time.monotonic() - began:.0f} s)", flush=True)
-        found[name] = one
+    for name in settings.only or every:
+        one = _decoding(name) if name in DECODING else _planned(name, settings)
+        one["environment"] = facts
+        found[name] = found.get(name, {}) | one
         # Written after each case, since a compiler may run out of memory.
         settings.output.parent.mkdir(parents=True, exist_ok=True)
         told = {"command": "python -m benchmarks programs", "cases": found}
         settings.output.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def _decoding(name: str) -> dict[str, Any]:
+    case, began = DECODING[name], time.monotonic()
+    figures = case.figures()
+    print(f"{name}: {figures} ({time.monotonic() - began:.0f} s)", flush=True)
+    return dataclasses.asdict(case) | {"decoding": figures}
+
+
+def _planned(name: str, settings: Settings) -> dict[str, Any]:
+    case = CASES[name]
+    run, target = case.planned()
+    one: dict[str, Any] = {"run": case.run, "target": case.target, "mesh": case.mesh}
+    for what in settings.what:
+        began = time.monotonic()
+        one[what] = _figures(compile_program(run, target, what))
+        print(f"{name}, {what}: {one[what]} ({time.monotonic() - began:.0f} s)", flush=True)
+    return one
 
 
 def _figures(program: Program) -> dict[str, Any]:

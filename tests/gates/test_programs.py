@@ -13,6 +13,7 @@ import jax
 import pytest
 from flax import nnx
 
+from benchmarks.decoding_programs import DecodingCase
 from benchmarks.programs import NAMED, Case
 from tests.planning.compiled_plans import run_of, stored_cases
 from transformer_jax.models.build import make_model
@@ -205,3 +206,13 @@ def test_a_decoding_loop_neither_copies_its_cache_nor_waits_for_the_host(name, t
     # Of one layer, keys or values alone, on one device.
     cache = shape.rows * shape.length * run.model.d_model * 2 // found.number
     assert report.copied < cache / 4
+
+
+@pytest.mark.parametrize("batch", [1, pytest.param(32, marks=pytest.mark.slow)])
+def test_a_decoding_loop_launches_few_kernels_for_each_layer(batch):
+    """Attention, norms and biases are in one or two kernels each, and weights are read once."""
+    one, two = (DecodingCase("gpt2-small", batch, 1, layers=n).figures() for n in (1, 2))
+    assert two["launches"] - one["launches"] <= {1: 9, 32: 14}[batch]
+    assert one["launches"] <= 35
+    if batch == 1:
+        assert two["MB"] <= 1.1 * two["least_MB"]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from jax import stages
 
 __all__ = [
-    "COLLECTIVES", "Collective", "ProgramReport", "collectives", "kernel_calls", "loop_lines",
-    "report",
+    "COLLECTIVES", "Collective", "ProgramReport", "array_bytes", "collectives", "kernel_calls",
+    "loop_lines", "report",
 ]  # fmt: skip
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -216,6 +216,16 @@ def _group_size(line: str) -> int:
         return devices.count(",") + 1
     sizes = dict(axis.split("=") for axis in mesh.split(","))
     return math.prod(int(sizes[axis]) for axis in axes.split(",") if axis)
+
+
+def array_bytes(shape: str) -> int:
+    """Returns the bytes of the arrays in a shape of a program's text.
+
+    Example:
+        >>> array_bytes("(f32[2,3]{1,0}, pred[4]{0})")
+        28
+    """
+    return sum(_bytes(*array) for array in _ARRAY.findall(shape))
 
 
 def _result_bytes(shape: str, start: bool) -> int:

@@ -1,0 +1,283 @@
+"""Kernels of a compiled GPU program, counted in its text.
+
+A kernel reads each operand and writes its result once: a slice counts as its own bytes, an update
+in place as the bytes of the update. So figures are a least; caches are not modelled, and nothing is
+known of the kernels of cuBLAS, which are chosen on a device.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from transformer_jax.parallel.program_report import array_bytes
+
+__all__ = ["Kernel", "Loop", "kernels", "loops", "totals"]
+
+
+class Kernel(NamedTuple):
+    """A kernel of a program.
+
+    Attributes:
+        name: Its name in the program's text.
+        kind: Its operation, or the target of its call.
+        launches: Launches in one run; a loop counts its turns, one if the text does not say.
+        bytes: Bytes that one launch reads and writes.
+        flops: Floating-point operations of the products of one launch.
+        operation: The operation that it belongs to, as named by JAX.
+    """
+
+    name: str
+    kind: str
+    launches: int
+    bytes: int
+    flops: int
+    operation: str
+
+
+class Loop(NamedTuple):
+    """A loop of a program.
+
+    Attributes:
+        name: Its name in the program's text.
+        turns: Number of turns; None if the text does not say.
+        body: The kernels of one turn.
+        condition: The kernels that decide whether there is another turn.
+    """
+
+    name: str
+    turns: int | None
+    body: tuple[Kernel, ...]
+    condition: tuple[Kernel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    name: str
+    shape: str
+    op: str
+    arguments: str
+    attributes: str
+    root: bool
+
+    @functools.cached_property
+    def operands(self) -> list[str]:
+        return re.findall(r"%([\w.\-]+)", self.arguments)
+
+    def attribute(self, name: str) -> str:
+        """Returns a name or a bracketed value among the attributes; empty if it is not there."""
+        match = re.search(rf"\b{name}=%?([\w.\-]+|\{{[\d,]*\}})", self.attributes)
+        return match[1] if match else ""
+
+
+_Computation = dict[str, _Instruction]
+_HEAD = re.compile(r"^(ENTRY )?%([\w.\-]+) .*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%([\w.\-]+) = (.*)$")
+_OPERATION = re.compile(r"([\w\-$]+)\(")
+_ARRAY = re.compile(r"\b[a-z]\w*\[([\d,]*)\]")
+_TURNS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+_TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_FUSION = re.compile(r'"kind":"(__\w+)"')
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
+_NAME = re.compile(r'op_name="([^"]*)"')
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
+    *("partition-id", "replica-id"),
+}
+_PICKS = ("slice", "dynamic-slice", "gather")
+
+
+def kernels(text: str) -> list[Kernel]:
+    """Returns the kernels of a program, given its text.
+
+    Example:
+        >>> text = '''%turn (state: f32[8]) -> f32[8] {
+        ...   %state = f32[8]{0} parameter(0)
+        ...   ROOT %a = f32[8]{0} copy(%state)
+        ... }
+        ... ENTRY %main (x: f32[8]) -> f32[8] {
+        ...   %x = f32[8]{0} parameter(0)
+        ...   ROOT %b = f32[8]{0} while(%x), body=%turn, config={"known_trip_count":{"n":"3"}}
+        ... }'''
+        >>> kernels(text)
+        [Kernel(name='a', kind='copy', launches=3, bytes=64, flops=0, operation='')]
+    """
+    computations, entry = _parsed(text)
+    return list(_kernels(computations, entry))
+
+
+def loops(text: str) -> list[Loop]:
+    """Returns the loops of a program, the inner ones of a loop after it, given its text."""
+    computations, entry = _parsed(text)
+    return list(_loops(computations, entry))
+
+
+def totals(found: list[Kernel] | tuple[Kernel, ...]) -> tuple[int, int]:
+    """Returns the launches of kernels, and the bytes that they read and write.
+
+    Example:
+        >>> totals([Kernel("a", "copy", 3, 64, 0, ""), Kernel("b", "copy", 1, 8, 0, "")])
+        (4, 200)
+    """
+    return sum(one.launches for one in found), sum(one.launches * one.bytes for one in found)
+
+
+def _parsed(text: str) -> tuple[dict[str, _Computation], str]:
+    computations: dict[str, _Computation] = {}
+    current, entry = None, ""
+    for line in text.splitlines():
+        if (head := _HEAD.match(line)) is not None:
+            current = computations[head[2]] = {}
+            entry = head[2] if head[1] else entry
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and (one := _instruction(line)) is not None:
+            current[one.name] = one
+    return computations, entry
+
+
+def _instruction(line: str) -> _Instruction | None:
+    if (match := _INSTRUCTION.match(line)) is None:
+        return None
+    root, name, text = match.groups()
+    end = _closing(text) + 1 if text.startswith("(") else text.index(" ")
+    shape, rest = text[:end], text[end:].lstrip()
+    if (operation := _OPERATION.match(rest)) is None:
+        return None
+    rest = rest[operation.end() - 1 :]
+    end = _closing(rest)
+    return _Instruction(name, shape, operation[1], rest[1:end], rest[end + 1 :], bool(root))
+
+
+def _closing(text: str) -> int:
+    """Returns the place of the bracket that closes the first."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def _loops(computations: dict[str, _Computation], name: str) -> Iterator[Loop]:
+    for one in computations[name].values():
+        if one.op == "while":
+            turns, body = _TURNS.search(one.attributes), one.attribute("body")
+            parts = (
+                tuple(_kernels(computations, part)) for part in (body, one.attribute("condition"))
+            )
+            yield Loop(one.name, int(turns[1]) if turns else None, *parts)
+            yield from _loops(computations, body)
+        elif (called := one.attribute("to_apply")) in computations and one.op == "call":
+            yield from _loops(computations, called)
+
+
+def _kernels(
+    computations: dict[str, _Computation], name: str, launches: int = 1
+) -> Iterator[Kernel]:
+    here = computations[name]
+    for one in here.values():
+        if one.op in _FREE or one.op.endswith("-done"):
+            continue
+        if one.op == "while":
+            turns = _TURNS.search(one.attributes)
+            times = launches * (int(turns[1]) if turns else 1)
+            yield from _kernels(computations, one.attribute("body"), times)
+            continue
+        called = one.attribute("to_apply" if one.op == "call" else "calls")
+        if one.op in ("call", "async-start") and called in computations:
+            yield from _kernels(computations, called, launches)
+            continue
+        fused = computations.get(called, {}) if one.op == "fusion" else {}
+        moved = _read(here, one, fused) + _written(here, one, fused)
+        operation = _NAME.search(one.attributes)
+        yield Kernel(
+            one.name,
+            _kind(one),
+            launches,
+            moved,
+            sum(_flops(fused, inner) for inner in fused.values()) or _flops(here, one),
+            operation[1] if operation else "",
+        )
+
+
+def _kind(one: _Instruction) -> str:
+    if (target := _TARGET.search(one.attributes)) is not None:
+        return target[1]
+    if one.op != "fusion":
+        return one.op
+    special = _FUSION.search(one.attributes)
+    return special[1] if special else one.attribute("kind")
+
+
+def _read(here: _Computation, one: _Instruction, fused: _Computation) -> int:
+    operands = [here[name] for name in one.operands if name in here]
+    if fused:
+        parts = _needed(fused)
+        inside = (inner for inner in fused.values() if inner.op == "parameter")
+        return sum(
+            int(parts.get(inner.name, 0.0) * array_bytes(operands[int(inner.arguments)].shape))
+            for inner in inside
+        )
+    if one.op == "dynamic-update-slice":
+        return array_bytes(operands[1].shape)
+    if one.op in _PICKS:
+        return array_bytes(one.shape)
+    return sum(array_bytes(operand.shape) for operand in dict.fromkeys(operands))
+
+
+def _needed(fused: _Computation) -> dict[str, float]:
+    """Returns the part of each value of a fusion that its result needs, from the result back."""
+    parts: dict[str, float] = {}
+    for one in reversed(fused.values()):
+        part = 1.0 if one.root else parts.get(one.name, 0.0)
+        needed = part * array_bytes(one.shape)
+        for place, name in enumerate(one.operands):
+            size = array_bytes(fused[name].shape) if name in fused else 0
+            if one.op in _PICKS and place == 0:
+                more = needed / size if size else 0.0
+            elif one.op in ("dynamic-update-slice", "scatter") and place == 0:
+                more = 0.0  # in place
+            else:
+                more = part
+            parts[name] = min(1.0, parts.get(name, 0.0) + more)
+    return parts
+
+
+def _written(here: _Computation, one: _Instruction, fused: _Computation) -> int:
+    if one.op == "dynamic-update-slice":
+        return array_bytes(here[one.operands[1]].shape)
+    if not fused:
+        return array_bytes(one.shape)
+    root = next(inner for inner in fused.values() if inner.root)
+    results = [fused[name] for name in root.operands] if root.op == "tuple" else [root]
+    return sum(_result_bytes(fused, result) for result in results)
+
+
+def _result_bytes(fused: _Computation, result: _Instruction) -> int:
+    while result.op == "bitcast" and result.operands[0] in fused:
+        result = fused[result.operands[0]]
+    if result.op == "dynamic-update-slice":
+        return array_bytes(fused[result.operands[1]].shape)
+    if result.op == "scatter":  # adds to what is there
+        return 2 * array_bytes(fused[result.operands[-1]].shape)
+    return array_bytes(result.shape)
+
+
+def _flops(here: _Computation, one: _Instruction) -> int:
+    """Returns the operations of a product; 0 for other instructions."""
+    if one.op != "dot" and "cublas" not in one.attributes and "gemm" not in one.attributes:
+        return 0
+    contracted = _CONTRACTED.search(one.attributes)
+    if contracted is None or one.operands[0] not in here:
+        return 0
+    out, left = (_dimensions(shape) for shape in (one.shape, here[one.operands[0]].shape))
+    axes = [int(axis.strip('" ')) for axis in contracted[1].split(",") if axis]
+    return 2 * math.prod(out) * math.prod(left[axis] for axis in axes)
+
+
+def _dimensions(shape: str) -> list[int]:
+    match = _ARRAY.search(shape)
+    return [int(size) for size in match[1].split(",") if size] if match else []
