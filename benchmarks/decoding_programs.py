@@ -84,7 +84,7 @@ class DecodingCase:
             jnp.shape(leaf), dtype or jnp.result_type(leaf), sharding=place
         )
         params = jax.tree.map(lambda leaf: there(leaf, narrow(leaf)), nnx.to_pure_dict(state))
-        number = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)
+        number: Any = lambda *shape: there(jax.ShapeDtypeStruct(shape, jnp.int32))
         texts, rows = number(self.batch, self.read), number(self.batch)
         inputs = {"source": texts, "source_lengths": rows} if translates else None
         prompts = SearchPrompts(number(self.batch, 1) if translates else texts, rows, rows, inputs)

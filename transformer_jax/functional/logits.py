@@ -33,7 +33,8 @@ def argmax(x: Float[Array, "*rows V"] | Int[Array, "*rows V"]) -> Int[Array, "*r
         >>> argmax(jnp.array([[1.0, 3.0, 3.0]]))
         Array([1], dtype=int32)
     """
-    return lax.platform_dependent(x, cuda=_argmax_in_one_pass, default=_argmax)
+    cuda = _argmax if axis_size("tensor") > 1 else _argmax_in_one_pass
+    return lax.platform_dependent(x, cuda=cuda, default=_argmax)
 
 
 def _argmax_in_one_pass(x: Array) -> Array:
@@ -184,7 +185,9 @@ def normalizer(
         >>> f"{peak:.0f} {rest:.4f}"
         '10000 0.6931'
     """
-    return lax.platform_dependent(logits, cuda=_normalizer_in_one_pass, default=_normalizer)
+    # Groups would move a vocabulary that is split over devices.
+    cuda = _normalizer if axis_size("tensor") > 1 else _normalizer_in_one_pass
+    return lax.platform_dependent(logits, cuda=cuda, default=_normalizer)
 
 
 def _normalizer(x: Array) -> tuple[Array, Array]:
