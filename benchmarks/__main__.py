@@ -12,6 +12,7 @@ OWN = {
     "kernels": "benchmarks.kernels",
     "page": "benchmarks.page",
     "programs": "benchmarks.programs",
+    "starts": "benchmarks.starts",
     "word-vectors": "benchmarks.word_vectors",
 }
 # Sections of the benchmark of a GPU, by the commands that had them with --device gpu.

@@ -119,6 +119,26 @@ def _lines() -> Iterator[list[str]]:
         yield [label, *(f"{found[beams][name]['cpu_s']:.1f} s" for beams in ("beams 1", "beams 4"))]
 
 
+def _starts() -> Iterator[list[str]]:
+    yield [
+        "one line, processor time",
+        "before",
+        "now",
+        "ratio",
+        "first start, before",
+        "first start, now",
+    ]
+    for name, row in _stored("starts_cpu")["rows"].items():
+        warm, cold = row["warm"], row["cold"]
+        low, ratio, high = warm["ratio"]
+        yield [
+            name,
+            *(f"{warm[one][1]:.2f} s" for one in ("before", "now")),
+            f"{ratio:.2f} ({low:.2f} to {high:.2f})",
+            *(f"{cold[one]:.1f} s" for one in ("before", "now")),
+        ]
+
+
 def _recurrent() -> Iterator[list[str]]:
     names = {
         "luong": "Luong (LSTM, general, input feeding)",
@@ -374,6 +394,7 @@ def _decoding_loops() -> Iterator[list[str]]:
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
+    "starts": _starts,
     "recurrent": _recurrent,
     "language models": _language,
     "one GPU": _gpu_command,
