@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core
+from jax.interpreters import partial_eval
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from transformer_jax.core.errors import ArgumentError
@@ -212,7 +213,9 @@ def product_flops(function: Callable[..., PyTree], *inputs: PyTree) -> float:
         >>> product_flops(lambda x: lax.scan(lambda y, _: (y @ y, None), x, length=3)[0], x)
         384.0
     """
-    return float(_flops(jax.make_jaxpr(function)(*inputs).jaxpr))
+    program = jax.make_jaxpr(function)(*inputs).jaxpr
+    # Without what no output needs, such as the value of a function whose gradient is asked for.
+    return float(_flops(partial_eval.dce_jaxpr(program, [True] * len(program.outvars))[0]))
 
 
 def _flops(program: core.Jaxpr) -> int:
