@@ -115,8 +115,16 @@ def strange_command(code):
         yield f"no benchmark {found[2]}"
 
 
+def of_an_example(found):
+    """A command that starts the kind of an example, as one that starts a kind of the package."""
+    example = ROOT / "examples" / f"{found[2]}.py"
+    registers = example.exists() and f'RECIPES["{found[1]}"] =' in example.read_text()
+    return "train small" if registers else found[0]
+
+
 def strange_code(code):
     """The fault of an inline piece of code, or of a line of a block."""
+    code = re.sub(r"train ([\w-]+) --import (\w+)$", of_an_example, code)
     yield from strange_command(code)
     yield from strange_request(code)
     words = code.split()
