@@ -124,6 +124,18 @@ def test_programs_are_counted_of_the_shapes_that_were_announced():
     prepared.close()
 
 
+def test_an_error_in_the_background_is_raised_by_the_step_that_needs_its_program(monkeypatch):
+    def refuse(*_):
+        raise TypeError("refused before it began")
+
+    step, _ = cp_traced(lambda: None)
+    monkeypatch.setattr(CompiledStep, "_compile", refuse)
+    prepared = CompiledStep(step)
+    with pytest.raises(TypeError, match="refused before it began"):
+        cp_take(prepared, cp_batch(2))
+    prepared.close()
+
+
 def test_a_closed_step_is_refused_and_leaves_nobody_waiting(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # one at a time
     held = Compiled(held=[3])

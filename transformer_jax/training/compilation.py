@@ -103,13 +103,14 @@ class CompiledStep:
             shape = _shape(batch)
             if shape in self._programs:
                 continue
-            future = self._programs[shape] = Future()
-            self._announced.append(future)
+            future = Future()
             if self._lower is None:
                 future.set_result(self._step)
             elif self._ahead:
                 args = (state, frozen, jax.tree.map(_abstract, batch), key)
-                self._pool.submit(self._compile, self._lower, future, args, settings)
+                future = self._pool.submit(self._compile, self._lower, args, settings)
+            self._programs[shape] = future
+            self._announced.append(future)
 
     @property
     def announced(self) -> int:
@@ -154,7 +155,7 @@ class CompiledStep:
             self._compile_late(shape, args)
         future = self._programs[shape]
         if self._lower is not None and not self._ahead and not future.done():
-            self._compile(self._lower, future, args)
+            future.set_result(self._compile(self._lower, args))
         return future.result()(*args)
 
     def close(self) -> None:
@@ -168,32 +169,22 @@ class CompiledStep:
         if self._closed:
             raise RuntimeError("this compiled step is closed: create a new one")
 
-    def _compile(
-        self, lower: Lower, future: Future, args: Arguments, settings: Settings = ()
-    ) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
+    def _compile(self, lower: Lower, args: Arguments, settings: Settings = ()) -> Program:
         try:
             with contextlib.ExitStack() as inside:
                 for enter, value in settings:
                     inside.enter_context(enter(value))
-                program = lower(*args).compile()
-        except BaseException as error:
+                return lower(*args).compile()
+        finally:
             self._ended = time.monotonic()
-            future.set_exception(error)
-            return
-        self._ended = time.monotonic()
-        future.set_result(program)
 
     def _compile_late(self, shape: Shape, args: Arguments) -> None:
         words = ", ".join(f"{name} {list(size)}" for name, size in shape)
         self.late.append(words)
         began = time.monotonic()
-        future = self._programs[shape] = Future()
-        if self._lower is None:
-            future.set_result(self._step)
-        else:
-            self._compile(self._lower, future, args)
+        future = Future()
+        future.set_result(self._step if self._lower is None else self._compile(self._lower, args))
+        self._programs[shape] = future
         log.warning(
             "compiled after warmup, %.1f s, for the batch shape %s", time.monotonic() - began, words
         )
