@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,36 @@ from transformer_jax.training.settings import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_step
 
-__all__ = ["training_steps"]
+__all__ = ["StepParts", "step_parts", "training_steps"]
+
+
+class StepParts(NamedTuple):
+    """A step, not compiled, and what it begins with: real for a real model, else described."""
+
+    step: Callable[..., Any]
+    start: Callable[[Any], TrainState]  # from the trained parameters
+    params: Any
+    frozen: Any
+
+
+def step_parts(
+    model: nnx.Module,
+    objective: Any,
+    width: int,
+    device: Any,
+    partition: Partition = EVERYTHING,
+    **adamw: float,
+) -> StepParts:
+    """Returns a step of AdamW with clipping: see :func:`training_steps`."""
+    model = with_attention_kernels(model, device)
+    trained, kept = partition.split(parameters(model), nnx.Rngs(0))
+    rate = OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), **adamw
+    )
+    tx = make_optimizer(rate, width, 1000, params=trained)
+    merge = functools.partial(partition.merge, nnx.graphdef(model))
+    start = lambda params: TrainState(jnp.int32(0), params, tx.init(params), None)
+    return StepParts(make_step(objective, tx, merge), start, values(trained), values(kept))
 
 
 def training_steps(
@@ -39,20 +68,12 @@ def training_steps(
         options: Options of the compiler.
         adamw: Settings of the optimizer.
     """
-    model = with_attention_kernels(model, jax.devices()[0])
-    graph = nnx.graphdef(model)
+    made = step_parts(model, objective, width, jax.devices()[0], partition, **adamw)
+    params, frozen = made.params, made.frozen
     batches = jax.device_put(list(batches))
-    trained, kept = partition.split(parameters(model), nnx.Rngs(0))
-    params, frozen = values(trained), values(kept)
-    rate = OptimizerConfig(
-        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), **adamw
-    )
-    tx = make_optimizer(rate, width, 1000, params=trained)
-    merge = functools.partial(partition.merge, graph)
     how = dict(options) if options else None
-    step = jax.jit(make_step(objective, tx, merge), donate_argnums=0, compiler_options=how)
-    first = TrainState(jnp.int32(0), params, tx.init(params), None)
-    state, _ = step(first, frozen, batches[0], None)
+    step = jax.jit(made.step, donate_argnums=0, compiler_options=how)
+    state, _ = step(made.start(params), frozen, batches[0], None)
     held = {"state": state, "at": 0}
 
     def run(times: int) -> float:

@@ -391,6 +391,20 @@ def _decoding_loops() -> Iterator[list[str]]:
         ]
 
 
+def _training_steps() -> Iterator[list[str]]:
+    yield ["step", "kernels", "GB", "GB of temporaries", "before"]
+    for name, case in _stored("programs")["cases"].items():
+        if "step" in case:
+            now, before = case["step"], case.get("before")
+            yield [
+                name,
+                f"{now['launches']:,}",
+                f"{now['GB']:.1f}",
+                f"{now['temporaries_GB']:.1f}",
+                f"{before['launches']:,} kernels, {before['GB']:.1f} GB" if before else "",
+            ]
+
+
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
@@ -408,6 +422,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "kernels of a GPU": _gpu_kernels,
     "compiled programs": _programs,
     "decoding loops": _decoding_loops,
+    "training steps": _training_steps,
 }
 
 

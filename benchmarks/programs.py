@@ -5,8 +5,8 @@
     python -m benchmarks programs --only "gpt2-small, decoding, 1 text"
 
 Needs the extra ``aot``. For each case: memory of a device, communication, fused kernels; for a
-decoding loop, kernels and bytes of a token. Updates the requested cases in
-``benchmarks/results/programs.json``.
+decoding loop and a step of the benchmark of a GPU, kernels and bytes of a token or step. Updates
+the requested cases in ``benchmarks/results/programs.json``.
 """
 
 import dataclasses
@@ -19,8 +19,9 @@ from typing import Any, Literal
 
 import tyro
 
-from benchmarks.decoding_programs import DECODING
+from benchmarks.decoding_programs import DECODING, DecodingCase
 from benchmarks.harness import environment
+from benchmarks.training_programs import STEPS, StepCase
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.device_catalog import Target, find_target
 from transformer_jax.parallel.settings import MeshConfig
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(settings: Settings) -> None:
-    every = [*CASES, *DECODING]
+    every = [*CASES, *DECODING, *STEPS]
     if unknown := [name for name in settings.only if name not in every]:
         raise ConfigError(f"--only: there is no case {unknown[0]!r}: there are {'; '.join(every)}")
     found: dict[str, Any] = {}
@@ -148,7 +149,7 @@ def _run(settings: Settings) -> None:
         found = json.loads(settings.output.read_text())["cases"]
     facts = environment(("jax", "jaxlib"))
     for name in settings.only or every:
-        one = _decoding(name) if name in DECODING else _planned(name, settings)
+        one = _planned(name, settings) if name in CASES else _of_counts(name)
         one["environment"] = facts
         found[name] = found.get(name, {}) | one
         # Written after each case, since a compiler may run out of memory.
@@ -157,11 +158,12 @@ def _run(settings: Settings) -> None:
         settings.output.write_text(json.dumps(told, indent=1) + "\n")
 
 
-def _decoding(name: str) -> dict[str, Any]:
-    case, began = DECODING[name], time.monotonic()
+def _of_counts(name: str) -> dict[str, Any]:
+    case: DecodingCase | StepCase = DECODING[name] if name in DECODING else STEPS[name]
+    began = time.monotonic()
     figures = case.figures()
     print(f"{name}: {figures} ({time.monotonic() - began:.0f} s)", flush=True)
-    return dataclasses.asdict(case) | {"decoding": figures}
+    return dataclasses.asdict(case) | {"decoding" if name in DECODING else "step": figures}
 
 
 def _planned(name: str, settings: Settings) -> dict[str, Any]:

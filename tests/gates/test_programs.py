@@ -15,6 +15,7 @@ from flax import nnx
 
 from benchmarks.decoding_programs import DecodingCase
 from benchmarks.programs import NAMED, Case
+from benchmarks.training_programs import StepCase
 from tests.planning.compiled_plans import run_of, stored_cases
 from transformer_jax.models.build import make_model
 from transformer_jax.parallel.device_catalog import find_target
@@ -142,6 +143,15 @@ def test_training_on_tpus(case, capfd):
     assert_donated(report)
     assert report.kernels == {"pallas": 2 * attentions(run)}
     assert "rematerialization" not in capfd.readouterr().err
+
+
+def test_a_layer_of_a_step_launches_few_kernels_and_moves_few_bytes():
+    one, two = (StepCase("gpt2", 16, layers=n).figures() for n in (1, 2))
+    assert two["launches"] - one["launches"] <= 50
+    assert two["GB"] - one["GB"] <= 3.25
+    # Embedding, loss and update, too.
+    assert one["launches"] <= 145
+    assert one["GB"] <= 23.3
 
 
 # Every named run on every target; meshes take turns, so that each target has each.
