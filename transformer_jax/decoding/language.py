@@ -28,7 +28,7 @@ from transformer_jax.decoding.text_generation import Pending, beam_search_of, re
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windowed_generation import ContextTextGenerator, TextStart
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.models.layers.basic import check_indices
+from transformer_jax.models.layers.basic import Shapes, check_indices
 from transformer_jax.models.lora_layers import choose_rows
 from transformer_jax.parallel.placement import ModelOrSplit, prepared, round_up_rows, split_model
 
@@ -83,7 +83,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             config = dataclasses.replace(
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)
             )
-            graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
+            graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=Shapes(0))))[0]
         # Prepared once: inside the loop it would be repeated for every token.
         graph, self.params = prepared(graph, params)
         shapes = shapes or BatchingConfig()

@@ -164,10 +164,12 @@ def abstract_model(facts: Facts, config: ModelConfig | None = None) -> Any:
     """
     from flax import nnx
 
+    from transformer_jax.models.layers.basic import Shapes
+
     if facts.kind in FINE_TUNED:
         _ = facts.head  # refuses damaged settings
     recipe, config = get_recipe(facts.recipe), facts.layers if config is None else config
-    return nnx.eval_shape(lambda: recipe.model(config, facts.record, nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: recipe.model(config, facts.record, Shapes(0)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

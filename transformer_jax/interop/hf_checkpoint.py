@@ -31,6 +31,7 @@ from transformer_jax.interop.tensor_memory import Memory, Shared, aligned
 from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.basic import Shapes
 from transformer_jax.models.two_towers import TwoTowers
 
 __all__ = ["HFCheckpoint", "abstract_model", "open_hf_checkpoint", "parameter_shapes"]
@@ -162,13 +163,13 @@ def abstract_model(model: Model) -> nnx.Module:
         next_sentence=model.next_sentence,
         task=model.task,
         labels=len(model.labels),
-        rngs=nnx.Rngs(0),
+        rngs=Shapes(0),
     )
     encoder, contrast = model.encoder, model.contrast
     if encoder is not None and contrast is not None:
-        make = lambda: TwoTowers(encoder, model.config, contrast, rngs=nnx.Rngs(0))
+        make = lambda: TwoTowers(encoder, model.config, contrast, rngs=Shapes(0))
     elif encoder is not None:
-        make = lambda: Captioner(encoder, model.config, rngs=nnx.Rngs(0))
+        make = lambda: Captioner(encoder, model.config, rngs=Shapes(0))
     return nnx.eval_shape(make)
 
 

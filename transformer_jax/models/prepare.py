@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.models.layers.basic import Linear, fused
+from transformer_jax.models.layers.basic import Linear, side_by_side
 from transformer_jax.models.transformer.layers import Attention, Stack
 
 __all__ = ["fuse_qkv", "separate_blocks", "stack_blocks", "unstack_blocks"]
@@ -24,10 +24,13 @@ def fuse_qkv(attention: Attention) -> Attention:
         return attention
     made = nnx.merge(*nnx.split(attention))
     made.fused_groups = attention.groups()
-    kernel, bias = fused(maps, made.fused_groups)
-    first = attention.query
-    biases = None if first.bias is None or bias is None else first.bias.replace(bias)
-    made.fused_qkv = nnx.data(Linear.of(first.kernel.replace(kernel), biases))
+    biases = [part.bias[...] for part in maps if part.bias is not None]
+    kernel = side_by_side([part.kernel[...] for part in maps], made.fused_groups)
+    whole = made.query
+    whole.kernel = whole.kernel.replace(kernel)
+    if whole.bias is not None:
+        whole.bias = whole.bias.replace(side_by_side(biases, made.fused_groups))
+    made.fused_qkv = nnx.data(whole)
     made.query = made.key = made.value = None  # type: ignore[assignment]
     return made
 

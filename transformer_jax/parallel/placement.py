@@ -8,12 +8,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import stages
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
-from transformer_jax.core.trees import device_of
+from transformer_jax.core.trees import default_device, device_of
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
 from transformer_jax.models.layers.basic import Linear, LinearTransposed
 from transformer_jax.models.layers.parameters import parameters
@@ -169,15 +170,18 @@ def prepared(graph: Graph, params: PyTree) -> Split:
         graph: The static part of a decoder or an encoder-decoder.
         params: Its parameters in nested dictionaries, of NumPy or JAX arrays.
     """
-    params = jax.tree.map(jnp.asarray, params)
-    model = nnx.merge(graph, params)
-    model = with_attention_kernels(model, device_of(params))
-    mesh = mesh_of(params)
-    if mesh is None:
-        return split_model(prepare_for_decoding(model))
-    with on_mesh(mesh):
-        graph, params = split_model(prepare_for_decoding(model))
-    return graph, shard_parameters(graph, params, mesh)
+    params, mesh = jax.tree.map(jnp.asarray, params), mesh_of(params)
+    device = device_of(params)
+    on_host = mesh is None and device.platform == "cpu" and device == default_device()
+    given = jax.tree.map(np.asarray, params) if on_host else params  # shares the memory
+    model = with_attention_kernels(nnx.merge(graph, given), device)
+    if mesh is not None:
+        with on_mesh(mesh):
+            graph, made = split_model(prepare_for_decoding(model))
+        return graph, shard_parameters(graph, made, mesh)
+    graph, made = split_model(prepare_for_decoding(model))
+    known = dict(zip(map(id, jax.tree.leaves(given)), jax.tree.leaves(params), strict=True))
+    return graph, jax.tree.map(lambda a: known[id(a)] if id(a) in known else jnp.asarray(a), made)
 
 
 # On a CPU, weights of this width are read from memory and are best ordered by output: products of 4
@@ -222,9 +226,7 @@ def prepare_for_decoding(model: Model, wide: int = WIDE) -> Model:
             return None
         return LinearTransposed(module) if min(module.kernel.shape) >= wide else None
 
-    for make in (unstack, fuse, transpose):
-        model = replaced(model, make)
-    return _cast(model)
+    return _cast(replaced(model, unstack, fuse, transpose))
 
 
 def _cast(model: Model) -> Model:
@@ -233,4 +235,5 @@ def _cast(model: Model) -> Model:
     if not found:
         return model
     dtype = jnp.dtype(found[0].config.compute.dtype)
-    return jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, model)
+    cast = lambda a: a if a.ndim < 2 or a.dtype == dtype else a.astype(dtype)
+    return jax.tree.map(cast, model)

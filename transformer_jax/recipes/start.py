@@ -33,6 +33,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.facts import Facts
 from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.image_positions import image_positions, resized_positions
+from transformer_jax.models.layers.basic import Shapes
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.explicit_settings import Given, with_given, with_normalization
 from transformer_jax.recipes.settings import Run, Trained, start_config
@@ -320,7 +321,7 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes(kind: Kind, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    model = nnx.eval_shape(lambda: make_model(kind, config, mlm_head=False, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: make_model(kind, config, mlm_head=False, rngs=Shapes(0)))
     state = nnx.to_pure_dict(nnx.state(model))
     return {name: leaf.shape for name, leaf in flatten_dict(state).items()}
 

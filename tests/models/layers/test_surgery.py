@@ -19,9 +19,9 @@ from transformer_jax.models.config import (
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.layers.surgery import replaced, with_attention_kernels
-from transformer_jax.models.transformer.layers import Attention
+from transformer_jax.models.transformer.layers import Attention, Stack
 from transformer_jax.models.transformer.models import Decoder
-from transformer_jax.parallel.placement import prepare_for_decoding
+from transformer_jax.parallel.placement import prepare_for_decoding, prepared, split_model
 from transformer_jax.parallel.sharding import shardings
 
 CONFIG = TransformerConfig(
@@ -97,6 +97,26 @@ def test_every_parameter_of_a_prepared_model_is_declared_and_shards(scan):
     assert found["self_attention"]["fused_qkv"]["kernel"].spec == P("tensor", "fsdp")
     assert found["feed_forward"]["up"]["kernel"].spec == P("tensor", "fsdp")
     assert found["feed_forward"]["up"]["bias"].spec == P("tensor")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_parameters_prepared_in_host_memory_are_the_same(scan, dtype):
+    """Unchanged arrays are not copied."""
+    net = model(scan)
+    for _, module in nnx.iter_modules(net):
+        if isinstance(module, Stack):
+            compute = dataclasses.replace(module.config.compute, dtype=dtype)
+            module.config = dataclasses.replace(module.config, compute=compute)
+    graph, given = split_model(net)
+    expected = split_model(with_attention_kernels(prepare_for_decoding(net), jax.devices()[0]))
+    made = prepared(graph, given)
+    assert made[0] == expected[0]
+    chex.assert_trees_all_equal(made[1], expected[1])
+    chex.assert_trees_all_equal_shapes_and_dtypes(made[1], expected[1])
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(made[1]))
+    if dtype == "float32":
+        assert {*map(id, jax.tree.leaves(made[1]))} & {*map(id, jax.tree.leaves(given))}
 
 
 def test_a_module_in_two_places_is_replaced_in_both_and_visited_once():

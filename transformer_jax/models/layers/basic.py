@@ -1,6 +1,7 @@
 """Modules with the parameters of one map each: linear, norm, table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +23,18 @@ __all__ = [
     "Linear",
     "LinearTransposed",
     "Norm",
+    "Shapes",
     "TrainedRows",
     "apart",
     "check_indices",
     "check_tokens",
     "fused",
-    "initial_key",
+    "initial",
     "side_by_side",
 ]
 
 Axes = tuple[str | None, str | None]
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 
 class Linear(Module):
@@ -41,8 +44,7 @@ class Linear(Module):
     """
 
     def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True, rngs: nnx.Rngs):
-        init = jax.nn.initializers.glorot_uniform()
-        kernel = init(initial_key(rngs), (inputs, outputs), jnp.float32)
+        kernel = initial(jax.nn.initializers.glorot_uniform(), rngs, (inputs, outputs))
         self.kernel: nnx.Variable[Array] = nnx.Param(kernel, axes=axes)
         made = nnx.Param(jnp.zeros(outputs), axes=axes[1:]) if bias else None
         self.bias: nnx.Variable[Array] | None = made
@@ -62,14 +64,6 @@ class Linear(Module):
     ) -> Float[Array, "*rows F"]:
         """Adds an adapter's change for ``x`` to the output ``y``: nothing, without an adapter."""
         return y
-
-    @classmethod
-    def of(cls, kernel: nnx.Variable[Array], bias: nnx.Variable[Array] | None) -> "Linear":
-        """Makes the map from these ``nnx.Param``; ``bias`` may be None."""
-        make = lambda: cls(1, 1, (None, None), bias=bias is not None, rngs=nnx.Rngs(0))
-        made = nnx.eval_shape(make)
-        made.kernel, made.bias = kernel, bias
-        return made
 
 
 class LinearTransposed(Module):
@@ -126,8 +120,7 @@ class Embed(Module):
         rngs: nnx.Rngs,
     ):
         self.dtype = dtype  # rows are rounded to it
-        init = jax.nn.initializers.normal(scale)
-        table = init(initial_key(rngs), (rows, width), jnp.float32)
+        table = initial(jax.nn.initializers.normal(scale), rngs, (rows, width))
         self.table = nnx.Param(table, axes=axes)
         self.trained: TrainedRows | None = None
 
@@ -176,13 +169,15 @@ def fused(maps: Sequence[Linear], groups: int = 1) -> tuple[Array, Array | None]
     return kernel, side_by_side(biases, groups) if biases else None
 
 
-def side_by_side(parts: list[Array], groups: int) -> Array:
+def side_by_side(parts: list[AnyArray], groups: int) -> AnyArray:
     """Concatenates arrays along their last axis, or along each of its ``groups`` equal parts."""
+    # In host memory, NumPy copies faster than a program for each shape is compiled.
+    xp = np if isinstance(parts[0], np.ndarray) else jnp
     if groups == 1:
-        return jnp.concatenate(parts, axis=-1)
+        return xp.concatenate(parts, axis=-1)
     rows = parts[0].shape[:-1]
     grouped = [part.reshape(*rows, groups, -1) for part in parts]
-    return jnp.concatenate(grouped, axis=-1).reshape(*rows, -1)
+    return xp.concatenate(grouped, axis=-1).reshape(*rows, -1)
 
 
 def apart(y: Array, widths: list[int], groups: int) -> list[Array]:
@@ -236,19 +231,37 @@ def check_tokens(tokens: object, name: str = "tokens") -> None:
         raise ArgumentError(f"{name} have shape {shape}: [B T] is needed")
 
 
-def initial_key(rngs: object) -> Key[Array, ""]:
-    """Returns the random key of a new parameter.
+class Shapes(nnx.Rngs):
+    """Random streams for a model of which only the shapes are needed: nothing is drawn.
+
+    ``nnx.eval_shape`` would trace the random numbers of every parameter, for most of its time.
+
+    Example:
+        >>> nnx.eval_shape(lambda: Linear(2, 3, (None, None), rngs=Shapes(0))).kernel.shape
+        (2, 3)
+    """
+
+
+Streams: TypeAlias = nnx.Rngs | nnx.RngStream
+Initializer = Callable[[Key[Array, ""], tuple[int, ...], DTypeLike], Array]
+
+
+def initial(init: Initializer, rngs: object, shape: tuple[int, ...]) -> Array:
+    """Returns the initial value of a parameter, in float32; zeros for :class:`Shapes`.
 
     Raises:
         ArgumentError: ``rngs`` is not random streams but, for example, a seed.
 
     Example:
-        >>> initial_key(0)
+        >>> initial(jax.nn.initializers.ones, 0, (2, 3))
         Traceback (most recent call last):
         ...
         transformer_jax.core.errors.ArgumentError: rngs is 0: random streams are needed, ...
     """
-    if not isinstance(rngs, nnx.Rngs | nnx.RngStream):
+    if isinstance(rngs, Shapes):
+        return jnp.zeros(shape, jnp.float32)
+    if not isinstance(rngs, Streams):
         seed = rngs if isinstance(rngs, int) else 0
         raise ArgumentError(f"rngs is {rngs!r}: random streams are needed, flax.nnx.Rngs({seed})")
-    return rngs.params() if isinstance(rngs, nnx.Rngs) else rngs()
+    key = rngs() if isinstance(rngs, nnx.RngStream) else rngs.params()
+    return init(key, shape, jnp.float32)

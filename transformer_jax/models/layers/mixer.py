@@ -18,6 +18,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.models.config import TransformerConfig
+from transformer_jax.models.layers.basic import initial
 from transformer_jax.models.layers.cache import LayerCache
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.recurrent_layers import RecurrentLayer
@@ -186,7 +187,7 @@ class ConvolutionMixer(Module):
         init = jax.nn.initializers.variance_scaling(
             1.0, "fan_in", "truncated_normal", in_axis=(0, 1), out_axis=2
         )
-        kernel = init(rngs.params(), (places, D, 2 * D), jnp.float32)
+        kernel = initial(init, rngs, (places, D, 2 * D))
         self.kernel = nnx.Param(kernel, axes=(None, "embed", None))
         self.bias = nnx.Param(jnp.zeros(2 * D), axes=(None,))
         self.causal, self.dilation = causal, dilation

@@ -1,7 +1,6 @@
 """Attention scores as modules with parameters, by name."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -13,6 +12,7 @@ from transformer_jax.functional.alignment_scores import (
     projected_additive_scores,
 )
 from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
+from transformer_jax.models.layers.basic import initial
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.recurrent_config import ScoreName
 
@@ -57,7 +57,7 @@ class AdditiveScore(Module):
     def __init__(self, query_size: int, key_size: int, size: int, *, rngs: nnx.Rngs):
         self.query = _kernel(query_size, size, rngs)
         self.key = _kernel(key_size, size, rngs)
-        vector = jax.nn.initializers.normal(size**-0.5)(rngs.params(), (size,), jnp.float32)
+        vector = initial(jax.nn.initializers.normal(size**-0.5), rngs, (size,))
         self.vector = nnx.Param(vector, axes=(None,))
 
     def __call__(
@@ -143,11 +143,11 @@ def projected_keys(score: Score, k: Float[Array, "B N S J"]) -> Float[Array, "B 
         k: Keys.
 
     Example:
-        >>> q, k = jnp.ones((1, 1, 1, 2)), jnp.ones((1, 1, 3, 4))
+        >>> q, k = jax.numpy.ones((1, 1, 1, 2)), jax.numpy.ones((1, 1, 3, 4))
         >>> score = make_score("general", 2, 4, rngs=nnx.Rngs(0))
         >>> projected = projected_keys(score, k)
         >>> found = score_of_projected(score)(q, projected)
-        >>> projected.shape, bool(jnp.allclose(found, score(q, k), atol=1e-6))
+        >>> projected.shape, bool(jax.numpy.allclose(found, score(q, k), atol=1e-6))
         ((1, 1, 3, 2), True)
     """
     return score.projected(k) if hasattr(score, "projected") else k
@@ -165,5 +165,5 @@ def score_of_projected(score: Score) -> Score:
 
 
 def _kernel(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Param[Array]:
-    init = jax.nn.initializers.glorot_uniform()
-    return nnx.Param(init(rngs.params(), (inputs, outputs), jnp.float32), axes=_AXES)
+    kernel = initial(jax.nn.initializers.glorot_uniform(), rngs, (inputs, outputs))
+    return nnx.Param(kernel, axes=_AXES)

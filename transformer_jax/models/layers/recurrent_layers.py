@@ -11,7 +11,7 @@ from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.models.config import CellName
-from transformer_jax.models.layers.basic import Linear
+from transformer_jax.models.layers.basic import Linear, initial
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, logical_axes
 
@@ -36,8 +36,8 @@ class RecurrentLayer(Module):
         if cell == "lstm" and self.inputs.bias is not None:
             ones = self.inputs.bias[...].at[size : 2 * size].set(1.0)
             self.inputs.bias = nnx.Param(ones, axes=_AXES[1:])
-        make = jax.nn.initializers.orthogonal()
-        blocks_of = [make(rngs.params(), (size, size)) for _ in range(kind.products)]
+        orthogonal = jax.nn.initializers.orthogonal()
+        blocks_of = [initial(orthogonal, rngs, (size, size)) for _ in range(kind.products)]
         self.kernel = nnx.Param(jnp.concatenate(blocks_of, axis=1), axes=_AXES)
         reset_after = cell == "gru_reset_after"
         self.bias = nnx.Param(jnp.zeros(size), axes=(None,)) if reset_after else None

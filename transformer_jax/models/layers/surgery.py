@@ -20,17 +20,21 @@ class OnPlatform(Protocol):
         """Its platform, such as "gpu"."""
 
 
-def replaced(model: Model, make: Callable[[str, nnx.Module], nnx.Module | None]) -> Model:
+Make = Callable[[str, nnx.Module], nnx.Module | None]
+
+
+def replaced(model: Model, *makes: Make) -> Model:
     """Returns the model with ``make(path, module)`` in place of each module.
 
     ``make`` gets a module and its path, such as ``"decoder/blocks/0/feed_forward/up"``, and returns
     another module, or None to keep this one. Modules are visited from the model down, but not
-    inside new modules. A module that occurs in several places is visited once and replaced in all
-    of them. The given model does not change; unchanged parameters are shared with it.
+    inside new modules; several functions visit them one after another. A module that occurs in
+    several places is visited once and replaced in all of them. The given model does not change;
+    unchanged parameters are shared with it.
 
     Args:
         model: A module, real or abstract.
-        make: Function from path and module to a module or None. New modules declare the axes of
+        *makes: Functions from path and module to a module or None. New modules declare the axes of
             their parameters, so that they can be sharded.
 
     Example:
@@ -39,6 +43,14 @@ def replaced(model: Model, make: Callable[[str, nnx.Module], nnx.Module | None])
         >>> sorted(nnx.to_pure_dict(nnx.state(replaced(model, none)))), len(nnx.state(model))
         ([], 1)
     """
+    made: nnx.Module = nnx.merge(*nnx.split(model))
+    for make in makes:
+        made = _replaced(made, make)
+    return cast(Model, made)
+
+
+def _replaced(model: nnx.Module, make: Make) -> nnx.Module:
+    """Returns ``make("", model)``, or the model, in which other modules are replaced."""
     done: dict[int, nnx.Module] = {}
 
     def visit(path: str, module: nnx.Module) -> nnx.Module:
@@ -54,7 +66,7 @@ def replaced(model: Model, make: Callable[[str, nnx.Module], nnx.Module | None])
                     _set(module, name, new)
         return done[id(module)]
 
-    return cast(Model, visit("", nnx.merge(*nnx.split(model))))
+    return visit("", model)
 
 
 def _set(module: nnx.Module, name: Hashable, child: nnx.Module) -> None:

@@ -22,7 +22,7 @@ from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask, padding_mask
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
-from transformer_jax.models.layers.basic import Embed, Linear, TrainedRows, check_tokens
+from transformer_jax.models.layers.basic import Embed, Linear, TrainedRows, check_tokens, initial
 from transformer_jax.models.layers.cache import Cache
 from transformer_jax.models.layers.module import Module
 from transformer_jax.models.layers.parameters import at_depth, raise_depth
@@ -103,13 +103,12 @@ class Head(Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config.head
         V, D = config.vocab_size, config.embedding_size
-        init = jax.nn.initializers.normal(D**-0.5)
-        tied = config.head.tie_word_embeddings
-        self.table = (
-            None
-            if tied
-            else nnx.Param(init(rngs.params(), (V, D), jnp.float32), axes=("vocab", "embed"))
-        )
+        self.table: nnx.Param[Array] | None
+        if config.head.tie_word_embeddings:
+            self.table = None
+        else:
+            table = initial(jax.nn.initializers.normal(D**-0.5), rngs, (V, D))
+            self.table = nnx.Param(table, axes=("vocab", "embed"))
         self.trained: TrainedRows | None = None  # trained rows, if the table is a constant
         self.bias = nnx.Param(jnp.zeros(V), axes=("vocab",)) if config.head.bias else None
 
