@@ -20,6 +20,7 @@ from transformer_jax.core.config_fields import Amount, Configuration, Count, Rat
 from transformer_jax.core.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.core.json_types import Json
 from transformer_jax.core.keys import SCHEME, key_for, training_key
+from transformer_jax.core.runtime import uncollected
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.functional.jacobian_paths import product_flops
 from transformer_jax.models.layers.parameters import Parameters
@@ -260,7 +261,7 @@ class Trainer(Configuration, group="training"):
             closing(self._checkpointer(scheme)) as checkpointer,
             closing(CompiledStep(self._step(tx, shardings, frozen), key, frozen)) as step,
         ):
-            with show_progress("preparing the first step"):
+            with uncollected(), show_progress("preparing the first step"):
                 found = self._restored(checkpointer, shapes, frozen)
                 start = 0 if found is None else found[0]
                 padding = plan.padding(start) if start < steps else []
