@@ -139,6 +139,19 @@ def _starts() -> Iterator[list[str]]:
         ]
 
 
+def _first_steps() -> Iterator[list[str]]:
+    stored = _stored("first_step_pairs")
+    ranged = lambda x: f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})"
+    yield ["processor seconds", "before", "now", "ratio"]
+    for name, row in stored["commands"].items():
+        seconds = (ranged(row[which]["cpu_s"]) for which in ("base", "ours"))
+        yield [
+            name.replace("the file", f"{stored['lines']:,} lines"),
+            *seconds,
+            ranged(row["ratio_cpu"]),
+        ]
+
+
 def _recurrent() -> Iterator[list[str]]:
     names = {
         "luong": "Luong (LSTM, general, input feeding)",
@@ -409,6 +422,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
     "starts": _starts,
+    "first steps": _first_steps,
     "recurrent": _recurrent,
     "language models": _language,
     "one GPU": _gpu_command,
