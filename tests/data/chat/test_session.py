@@ -73,7 +73,7 @@ def test_a_kept_conversation_is_that_from_scratch(make, kind, rows):
     model, scratch = make(kind, rows=(rows,)), make(kind, rows=(1,))
     session, reads = ChatSession(model, "Be so."), []
     resume, begin = model.language.run.resume, model.language.run.begin
-    model.language.run.resume = lambda *a, **k: (reads.append(int(a[2].count)), resume(*a, **k))[1]
+    model.language.run.resume = lambda *a, **k: (reads.append(int(a[2].length)), resume(*a, **k))[1]
     model.language.run.begin = lambda *a, **k: (reads.append(None), begin(*a, **k))[1]
     for number, text in enumerate(TALK):
         found = "".join(session.ask(text, GREEDY))
