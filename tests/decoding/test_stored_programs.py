@@ -74,7 +74,7 @@ def test_another_process_reads_what_the_first_traced(folder, traced):
         {"parts": ([np.zeros(2)],)},
         {"parts": (jnp.float32, layers.relu, jax.tree.structure((1, [2])))},
     ],
-    ids=str,
+    ids=["rows", "dtype", "static", "1", "1.0", "True", "mapping", "array", "types"],
 )
 def test_another_argument_is_another_program(folder, traced, change):
     norm()
@@ -116,7 +116,10 @@ class Own:
     """A class of the user's."""
 
 
-@pytest.mark.parametrize("part", [Own, Own(), norm, lambda: 0, object(), {1: [Own()]}], ids=repr)
+@pytest.mark.parametrize(
+    "part", [Own, Own(), norm, lambda: 0, object(), {1: [Own()]}],
+    ids=["class", "object", "function", "lambda", "of Python", "nested"],
+)  # fmt: skip
 def test_what_depends_on_code_of_the_user_is_traced(folder, traced, part):
     np.testing.assert_array_equal(norm(parts=(part,)), norm())
     assert len(traced) == len(list(folder.iterdir())) == 1
