@@ -164,6 +164,28 @@ def test_maps_that_are_not_plain_are_called():
     assert fuse_qkv(part) is part
 
 
+class Doubled(Attention):
+    def project_qkv(self, x):
+        return 2 * super().project_qkv(x)
+
+
+class Turned(Attention):
+    def split_qkv(self, qkv):
+        return super().split_qkv(-qkv)
+
+
+@pytest.mark.parametrize(("kind", "factor"), [(Attention, 1), (Doubled, 2), (Turned, -1)])
+def test_projections_of_a_subclass_are_called(kind, factor):
+    config = dataclasses.replace(
+        CONFIG, attention=dataclasses.replace(CONFIG.attention, qk_norm=False)
+    )
+    module = kind(config, rngs=nnx.Rngs(0))
+    kernels = [part.kernel[...] for part in (module.query, module.key, module.value)]
+    for found, kernel in zip(module.project_heads(X), kernels, strict=True):
+        whole = found.swapaxes(1, 2).reshape(B, T, -1)
+        np.testing.assert_allclose(whole, factor * X @ kernel, rtol=1e-5, atol=1e-5)
+
+
 def test_a_block_reads_memory_from_its_cache():
     config = dataclasses.replace(CONFIG, attention=AttentionConfig(num_heads=N))
     block = nnx.merge(*drawn(lambda: Block(config, cross=True, rngs=nnx.Rngs(0))))

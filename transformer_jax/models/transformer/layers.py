@@ -248,8 +248,11 @@ class Attention(Module):
 
     def project_heads(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         """Computes queries, keys and values, heads first."""
-        maps = self.query, self.key, self.value
-        if current_mesh() is not None or not all(type(part) is Linear for part in maps):
+        maps, kind = (self.query, self.key, self.value), type(self)
+        # A subclass may have its own of either.
+        both = (kind.project_qkv, kind.split_qkv) == (Attention.project_qkv, Attention.split_qkv)
+        plain = both and all(type(part) is Linear for part in maps)
+        if not plain or current_mesh() is not None:
             return self.split_qkv(self.project_qkv(x))
         kernels = tuple(part.kernel[...] for part in maps)
         biases = tuple(None if part.bias is None else part.bias[...] for part in maps)
