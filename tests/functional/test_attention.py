@@ -66,6 +66,19 @@ def test_options_equal_the_float64_oracle():
     np.testing.assert_allclose(attend(q, k, v, mask, **options), out, atol=2e-6)
 
 
+@pytest.mark.parametrize("platform", ["cuda", None])
+def test_a_few_queries_of_float64_have_the_products_of_any_others(monkeypatch, platform):
+    """Forms of all platforms are traced together, so they have one dtype."""
+    with jax.enable_x64():
+        q, k, v = arrays(T=2, dtype=jnp.float64)
+        wanted = oracle(q, k, v)[1]
+        if platform is not None:
+            trace_for(monkeypatch, platform)
+        found = jax.jit(lambda *x: attention.attend(*x))(q, k, v)
+        assert found.dtype == jnp.float64
+        np.testing.assert_allclose(found, wanted, atol=2e-6)
+
+
 HIDDEN = (-np.inf, float(jnp.finfo(jnp.float32).min))
 
 

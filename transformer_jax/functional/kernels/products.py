@@ -286,7 +286,8 @@ def _keys_first(q: Array, k: Array) -> Array:
 
 
 def _query_key_sums(q: Array, k: Array) -> Array:
-    return (widen(q)[:, :, :, None] * widen(k)[:, :, None]).sum(-1)
+    products = widen(q)[:, :, :, None] * widen(k)[:, :, None]
+    return products.sum(-1).astype(jnp.float32)
 
 
 @real_arguments
@@ -309,7 +310,8 @@ def _weights_first(w: Array, v: Array) -> Array:
 
 
 def _value_sums(w: Array, v: Array) -> Array:
-    return (widen(w)[..., None] * widen(v)[:, :, None]).sum(3)
+    products = widen(w)[..., None] * widen(v)[:, :, None]
+    return products.sum(3).astype(jnp.float32)
 
 
 def split_columns(
