@@ -14,7 +14,7 @@ from transformer_jax.functional.kernels.products import (
     sum_rows,
     transposed_matmul,
 )
-from transformer_jax.functional.layers import linear, linear_transposed
+from transformer_jax.functional.layers import linear, linear_maps, linear_transposed
 
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
 
@@ -72,6 +72,17 @@ def test_linear_transposed_equals_linear(monkeypatch, rows, dtype, biased, platf
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     near = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
     np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (found, wanted)), atol=4 * near)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("biased", [(), (1,), (0, 2)])
+def test_several_maps_are_linear_of_each(monkeypatch, platform, biased):
+    trace_for(monkeypatch, platform)
+    x, *kernels = normals((1, 2, 7), (7, 5), (7, 1), (7, 3))
+    biases = [one if i in biased else None for i, one in enumerate(normals((5,), (1,), (3,)))]
+    found = linear_maps(x, tuple(kernels), tuple(biases))
+    for y, kernel, bias in zip(found, kernels, biases, strict=True):
+        np.testing.assert_allclose(y, linear(x, kernel, bias), atol=1e-6)
 
 
 @PLATFORMS

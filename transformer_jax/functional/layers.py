@@ -153,8 +153,11 @@ def _maps_as_one(
     x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
 ) -> tuple[Array, ...]:
     ends = itertools.accumulate(kernel.shape[1] for kernel in kernels[:-1])
-    given = [bias for bias in biases if bias is not None]
-    bias = jnp.concatenate(given, axis=-1) if given else None
+    bias, pairs = None, zip(kernels, biases, strict=True)
+    if any(one is not None for one in biases):
+        none = lambda kernel: jnp.zeros(kernel.shape[1], x.dtype)
+        every = [none(kernel) if one is None else one for kernel, one in pairs]
+        bias = jnp.concatenate(every, axis=-1)
     return split_columns(_linear(x, jnp.concatenate(kernels, axis=-1), bias, None), tuple(ends))
 
 
