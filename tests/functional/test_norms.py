@@ -158,3 +158,13 @@ def test_gradients_by_sums_of_squares_are_those_of_the_formula(monkeypatch, norm
     np.testing.assert_array_equal(dx, wanted[1][0])
     scale = jnp.abs(wanted[1][1]).max() + 1e-3
     np.testing.assert_allclose(dgain / scale, wanted[1][1] / scale, atol=2e-4)
+
+
+def test_a_nearly_constant_row_has_no_gradient_that_no_row_could_have(monkeypatch):
+    """A sum of squares cannot tell its variance: no number is further than √D deviations away."""
+    trace_for(monkeypatch, "cuda")
+    rows, D = 4, 768
+    x = jnp.full((rows, D), 1000, jnp.bfloat16).at[:, 5].set(1004)
+    back = jax.vjp(lambda gain: layer_norm(x, gain, None, 1e-5), jnp.ones(D))[1]
+    [dgain] = back(jnp.ones_like(x))
+    assert jnp.abs(dgain).max() <= 1.0001 * rows * np.sqrt(D)

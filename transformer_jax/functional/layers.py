@@ -305,7 +305,8 @@ def _layer_gradients_by_sums(
     One kernel normalizes a row again and computes its ``dx``; a barrier keeps it from waiting for
     statistics. Those for ``dgain`` are sums of ``x`` and ``x²`` that the kernel that made ``x``
     adds up: their difference loses ``μ² / σ²`` rounding errors of float32, in bfloat16 rows at most
-    as much as the rounding of the rows.
+    as much as the rounding of the rows. In a row that is constant but for its rounding nothing of
+    the difference may be left; so its numbers are kept within the ``√D`` of any normalized row.
     """
     n, _, scale = _standard(lax.optimization_barrier(x), eps)
     dx = _layer_slope(n, scale, g * as_row(gain, n))
@@ -313,7 +314,7 @@ def _layer_gradients_by_sums(
     sums = x.sum(-1, keepdims=True), jnp.square(x).sum(-1, keepdims=True)
     mean, square = (one / D for one in lax.optimization_barrier(sums))
     scale = lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + eps)
-    return dx, sum_rows(g * ((x - mean) * scale))
+    return dx, sum_rows(g * jnp.clip((x - mean) * scale, -math.sqrt(D), math.sqrt(D)))
 
 
 _layer_norm.defvjp(_layer_forward, _layer_backward)
