@@ -18,6 +18,7 @@ from benchmarks import kernel_profile
 from benchmarks.harness import TREE, Bench, Limits, Worker, environment, table, tell
 from benchmarks.sizes import sized
 from benchmarks.stored import named
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.device_catalog import DEVICES
 
 __all__ = ["Measured", "Session", "accepted", "gpu_facts", "installed", "short_name"]
@@ -102,6 +103,9 @@ class Session:
     Args:
         given: Arguments of the command.
         command: The command.
+
+    Raises:
+        ConfigError: There is no GPU, without ``--tiny``.
     """
 
     def __init__(self, given: argparse.Namespace, command: str):
@@ -109,6 +113,8 @@ class Session:
         self._began, self._limit = time.monotonic(), 60 * given.minutes
         self._python, self._workers = given.peers, dict[str, Worker]()
         self.gpu = gpu_facts()
+        if not self.gpu and not self.tiny:
+            raise ConfigError("nvidia-smi finds no GPU: --tiny measures a tiny model on a CPU")
         ours, self._theirs = installed(sys.executable), installed(given.peers)
         facts = environment() | {"gpu": self.gpu, "versions": ours, "peers": self._theirs}
         facts["commit"] = given.commit or facts["commit"]
@@ -117,8 +123,13 @@ class Session:
         self._path = given.output / named("gpu", short_name(self.gpu.get("name", "")), facts,
                                           given.tiny)  # fmt: skip
         self._found = self._earlier(facts) | {"command": command, "environment": facts}
-        self.folder = tempfile.mkdtemp()  # weights that peers share
+        self._shared = tempfile.TemporaryDirectory()
         self.record(environment=facts)
+
+    @property
+    def folder(self) -> str:
+        """A folder for weights that peers share, until the session is closed."""
+        return self._shared.name
 
     @property
     def file(self) -> Path:
@@ -225,9 +236,10 @@ class Session:
         return {"XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()}
 
     def close(self) -> None:
-        """Ends all workers."""
+        """Ends all workers, and removes the weights that they shared."""
         for worker in self._workers.values():
             worker.close()
+        self._shared.cleanup()
 
     @contextmanager
     def table(self, title: str, unit: str, units: int, base: str) -> Iterator["Measured"]:

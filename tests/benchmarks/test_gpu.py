@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import jax
 import pytest
@@ -77,7 +78,8 @@ def test_without_a_gpu_only_a_tiny_model_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_session, "gpu_facts", dict)
     monkeypatch.setattr(gpu_session, "installed", lambda python: {})
     with pytest.raises(ConfigError, match="finds no GPU: --tiny"):
-        gpu.main(["--output", str(tmp_path)])
+        gpu.main(["--output", str(tmp_path / "results")])
+    assert not any(tmp_path.iterdir())
 
 
 def test_no_section_begins_after_the_time(tmp_path, monkeypatch, capfd):
@@ -89,10 +91,16 @@ def test_no_section_begins_after_the_time(tmp_path, monkeypatch, capfd):
     (file,) = tmp_path.glob("*.json")
     assert json.loads(file.read_text())["left_out"] == {"step": "the time was over"}
     # A later session under the same conditions keeps what is measured.
-    monkeypatch.setitem(
-        gpu.SECTIONS, "step", lambda session: session.keep_table("a", [{"name": "x"}], "x")
-    )
+    shared = []
+
+    def step(session):
+        shared.append(Path(session.folder))
+        (shared[0] / "weights").touch()
+        session.keep_table("a", [{"name": "x"}], "x")
+
+    monkeypatch.setitem(gpu.SECTIONS, "step", step)
     gpu.main(["--tiny", "--only", "step", "--output", str(tmp_path)])
+    assert not shared[0].exists()
     monkeypatch.setitem(
         gpu.SECTIONS, "base", lambda session: session.keep_table("b", [{"name": "x"}], "y")
     )
