@@ -30,9 +30,10 @@ def test_function_is_its_formula(monkeypatch, platform, name):
 
 
 def test_forms_for_one_platform_stand_behind_one_door():
-    """XLA:CPU's are in two files; a TPU's sums over devices and a GPU's softmax in their own."""
+    """XLA:CPU's are in two files; what only a TPU or a GPU does otherwise is with its formula."""
     root = Path(functional.__file__).parent
     text = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
     there = {name for name, source in text.items() if "platform_dependent(" in source}
-    assert there == {"layers.py", "kernels/products.py", "reduce_scatter.py", "scores.py"}
-    assert not re.search(r"cpu=", text["reduce_scatter.py"] + text["scores.py"])
+    others = {"reduce_scatter.py", "scores.py", "logits.py"}
+    assert there == {"layers.py", "kernels/products.py", *others}
+    assert not any(re.search(r"cpu=", text[name]) for name in others)
