@@ -25,7 +25,9 @@ from jaxtyping import PyTree
 from transformer_jax.core import runtime
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.functional.kernels.choice import records_choices
+from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.partitioning import current_mesh
+from transformer_jax.functional.recurrent import CELLS
 
 __all__ = ["stored"]
 
@@ -189,11 +191,16 @@ def _is_one_cpu() -> bool:
 
 
 def _surroundings() -> str:
-    """Returns what all programs of a process depend on: code, versions, settings of JAX."""
+    """Returns what all programs of a process depend on: code, versions, settings of JAX.
+
+    Raises:
+        _UndeterminedError: A table of functions has one of the user's.
+    """
     settings = {
         name: str(getattr(jax.config, name, value)) for name, value in jax.config.values.items()
     }
-    return f"{_source()} {sys.version} {_VERSIONS} {sorted(settings.items())}"
+    tables = _StaticText().of((ACTIVATIONS, CELLS))  # programs know their functions by name
+    return f"{_source()} {sys.version} {_VERSIONS} {tables} {sorted(settings.items())}"
 
 
 @functools.cache
