@@ -107,7 +107,9 @@ def _sums(found: list[Kernel]) -> dict[str, Any]:
 
 STEPS = {
     "GPT-2 small, a step": StepCase("gpt2", 16),
-    "GPT-2 small, a step, logits at once": StepCase("gpt2", 16, chunk=16 * 1024),
+    "GPT-2 small, a step, logits in four parts": StepCase("gpt2", 16, chunk=16 * 1024 // 4),
     "Transformer-base, a step": StepCase("base", 384, layers=6),
-    "Transformer-base, a step, logits at once": StepCase("base", 384, chunk=384 * 64, layers=6),
+    "Transformer-base, a step, logits in four parts": StepCase(
+        "base", 384, chunk=384 * 64 // 4, layers=6
+    ),
 }

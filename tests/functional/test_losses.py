@@ -1,5 +1,6 @@
 """Cross-entropy, plain and fused, equals its formula and plain autodiff."""
 
+import functools
 import re
 
 import jax
@@ -11,13 +12,14 @@ from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals
 from tests.platforms import trace_for
-from transformer_jax.functional.kernels import cross_entropy as cross_entropy_kernel
+from transformer_jax.functional.kernels.cross_entropy import logits_limit, num_chunks
 from transformer_jax.functional.losses import (
     OutputTable,
     cross_entropy,
     linear_cross_entropy,
     token_cross_entropy,
 )
+from transformer_jax.parallel.device_catalog import DEVICES
 
 
 def formula(logits, targets, weights, label_smoothing):
@@ -134,18 +136,39 @@ def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk
     assert (dz[:, -1] == 0).all()
 
 
-def test_large_logits_are_held_in_chunks(monkeypatch):
+def test_large_logits_are_held_in_chunks():
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
-    fused = lambda x: linear_cross_entropy(x, OutputTable(table, bias), targets, weights)[0]
-    both = lambda: jax.jit(jax.value_and_grad(fused))(x)
     rows, V = targets.size, len(table)
-    whole = both()
-    monkeypatch.setattr(cross_entropy_kernel, "LARGE", 4 * V * (rows // 2))
-    jax.clear_caches()
-    text = jax.jit(jax.grad(fused)).lower(x).as_text()
+
+    def fused(x, **most):
+        return linear_cross_entropy(x, OutputTable(table, bias, **most), targets, weights)[0]
+
+    half = functools.partial(fused, most=4 * V * (rows // 2))
+    text = jax.jit(jax.grad(half)).lower(x).as_text()
     assert f"tensor<{rows // 2}x{V}xf32>" in text
     assert f"tensor<{rows}x{V}xf32>" not in text
-    jax.tree.map(lambda a, b: close(a, b, 1e-6), both(), whole)
+    found, whole = (jax.jit(jax.value_and_grad(one))(x) for one in (half, fused))
+    jax.tree.map(lambda a, b: close(a, b, 1e-6), found, whole)
+
+
+def test_logits_held_by_a_device_are_its_32nd_part_and_at_least_1_gib():
+    """On GPUs of known memory; all others hold 1 GiB."""
+    for kind in (kind for one in DEVICES.values() for kind in one.kinds):
+        [known] = [one for one in DEVICES.values() if kind in one.kinds]
+        part = known.memory // 32 if known.platform == "gpu" else 0
+        assert logits_limit(kind) == max(2**30, part)
+    assert logits_limit("cpu") == logits_limit("") == 2**30
+
+
+@pytest.mark.parametrize("most", [2**30, 5 * 10**9])
+def test_chunks_are_within_the_limit_and_divide_the_rows_if_they_can(most):
+    for rows in (1, 7, 8192, 16_384, 24_576, 65_537):
+        for V in (32, 37_000, 50_257, 50_257 // 2):
+            count = num_chunks(rows, V, most)
+            least = -(-4 * rows * V // most)
+            assert least <= count <= max(1, 2 * least - 1)
+            dividing = [n for n in range(least, 2 * least) if rows % n == 0]
+            assert count == min(dividing, default=least)
 
 
 def test_b27_loss_at_the_start_is_log_of_the_vocabulary():

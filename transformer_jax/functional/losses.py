@@ -78,6 +78,7 @@ class OutputTable:
         softcap: The bound ``c`` of ``c tanh(z / c)``, as in Gemma 2; None is no bound.
         rows: Trained rows ``[A D]``, or None.
         ids: Their tokens.
+        most: Bytes of logits that a device holds at a time in a loss without a given chunk.
 
     Example:
         >>> OutputTable(jnp.eye(2), scale=0.5).logits(jnp.array([[1.0, 2.0]]))
@@ -90,6 +91,7 @@ class OutputTable:
     softcap: float | None = dataclasses.field(default=None, metadata={"static": True})
     rows: Child[Array] | None = None
     ids: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
+    most: int = dataclasses.field(default=kernels.LARGE, metadata={"static": True})
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """Returns scores over the vocabulary, in at least float32."""
@@ -128,7 +130,9 @@ def linear_cross_entropy(
         label_smoothing: As in :func:`token_cross_entropy`.
         chunk: Rows whose logits are held at a time. 0 computes the logits of all rows with
             :meth:`OutputTable.logits`, and the gradient by autodiff. None fuses them, in chunks if
-            they take more than 1 GiB on a device.
+            they take more than ``output.most`` bytes on a device, which for a model's table on a
+            device of much memory is more than 1 GiB: see :func:`.with_attention_kernels`. The
+            number of chunks changes the order of sums.
 
     Returns:
         The weighted sum of the losses, and the sum of the weights.
@@ -142,7 +146,9 @@ def linear_cross_entropy(
     if chunk == 0:
         return cross_entropy(output.logits(hidden), targets, weights, label_smoothing)
     trained = None if output.rows is None else output.ids
-    head = kernels.FusedLoss(output.scale, output.softcap, label_smoothing, chunk, trained)
+    head = kernels.FusedLoss(
+        output.scale, output.softcap, label_smoothing, chunk, trained, most=output.most
+    )
     return kernels.linear_cross_entropy(
         head, hidden, output.table, output.rows, output.bias, targets, weights
     )

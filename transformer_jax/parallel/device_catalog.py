@@ -76,6 +76,7 @@ _CAPABILITIES = {"a100": "8.0"}
 class _Described(NamedTuple):
     platform: str
     compute_capability: str | None
+    device_kind: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +109,14 @@ class Target:
 
     @property
     def device(self) -> "jax.Device | _Described":
-        """One of the devices: an object with ``platform`` and ``compute_capability``."""
+        """One of the devices: an object with its platform, capability and kind."""
         if self.devices:
             return self.devices[0]
         gpu = self.type.platform == "gpu"
         return _Described(
             self.type.platform,
             _CAPABILITIES.get(self.name.partition(":")[0], "9.0") if gpu else None,
+            next(iter(self.type.kinds), ""),
         )
 
     @property

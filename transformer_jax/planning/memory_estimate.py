@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxtyping import PyTree
 
 from transformer_jax.functional.kernels.choice import Choice
-from transformer_jax.functional.kernels.cross_entropy import LARGE
+from transformer_jax.functional.kernels.cross_entropy import logits_limit, num_chunks
 from transformer_jax.functional.recurrent import CELLS, recur
 from transformer_jax.models.config import CellName, TransformerConfig
 from transformer_jax.models.costs import accounting
@@ -342,7 +342,7 @@ def estimate(run: Trained, target: Target, what: str, shape: Shape) -> Estimate:
     part = Shape(shape.rows // steps, shape.length)
     kernels = attention_kernels(run, target, part, training=training)
     blocks = _blocks(run, local, shape.length, kernels)
-    loss = _loss_bytes(run, parts, local, shape.length, target.type.platform, training=training)
+    loss = _loss_bytes(run, parts, local, shape.length, target, training=training)
     split = mesh.shape["fsdp"] > 1
     table = run.model.vocab_size * run.model.embedding_size
     unsharded = 2 * item * (whole - table) / max(layers, 1) / local.tensor if split else 0.0
@@ -483,7 +483,7 @@ def _loss_bytes(
     parts: PlanInputs,
     local: DeviceShare,
     length: int,
-    platform: str,
+    target: Target,
     *,
     training: bool,
 ) -> float:
@@ -493,14 +493,15 @@ def _loss_bytes(
         return 0.0
     rows = local.tokens(length) * parts.scored
     columns = config.vocab_size / local.tensor
-    chunks = max(1, math.ceil(4 * rows * columns / LARGE))
+    limit = logits_limit(target.device.device_kind)
+    chunks = num_chunks(math.ceil(rows), math.ceil(columns), limit)
     width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
     table = columns * width * itemsize(config)
     chunk = rows / chunks * columns
     if not training:
         return chunk * 4 * (2 if parts.ranked else 1) + table
     gradient = 4 * columns * width
-    if platform == "tpu":
+    if target.type.platform == "tpu":
         # XLA:TPU accumulates the gradient of the table in another array. In a loop over chunks, it
         # fuses the gradient of logits into the products that read it.
         return chunk * (4 + itemsize(config) * (chunks == 1)) + 2 * gradient + table

@@ -33,12 +33,52 @@ from transformer_jax.functional.partitioning import (
     unshard_fsdp,
 )
 
-__all__ = ["LARGE", "FusedLoss", "linear_cross_entropy", "token_cross_entropy", "weighted"]
+__all__ = [
+    "LARGE",
+    "FusedLoss",
+    "linear_cross_entropy",
+    "logits_limit",
+    "num_chunks",
+    "token_cross_entropy",
+    "weighted",
+]
 
 # The loss, and the gradients of states, table, bias and weights.
 Gradients = tuple[Array, Array, Array, Array | None, Array]
 
-LARGE = 2**30  # most bytes of logits on a device at a time, if no chunk is given
+# Most bytes of logits on a device at a time, if no chunk is given: on any device, and on devices
+# with much memory a 32nd of it, by ``device_kind``. A chunk reads and writes the gradient of the
+# table once more, so few chunks are faster; not the memory that is free decides, but the kind of
+# device, so that all processes and a resumed run compute the same sums.
+LARGE = 2**30
+_LIMITS = {
+    "NVIDIA A100-SXM4-80GB": 85 * 10**9 // 32,
+    "NVIDIA H100 80GB HBM3": 85 * 10**9 // 32,
+    "NVIDIA H200": 150 * 10**9 // 32,
+}
+
+
+def logits_limit(kind: str) -> int:
+    """Returns the most bytes of logits that a kind of device holds, if no chunk is given.
+
+    Example:
+        >>> logits_limit("cpu") == LARGE, logits_limit("NVIDIA H200") / LARGE > 4
+        (True, True)
+    """
+    return _LIMITS.get(kind, LARGE)
+
+
+def num_chunks(rows: int, V: int, most: int = LARGE) -> int:
+    """Returns the number of chunks of ``rows``, of which one has at most ``most`` bytes of logits.
+
+    A number that divides the rows, if there is one below twice the least, needs no padding.
+
+    Example:
+        >>> num_chunks(16_384, 50_304), num_chunks(16_384, 50_304, logits_limit("NVIDIA H200"))
+        (4, 1)
+    """
+    count = max(1, -(-4 * rows * V // most))
+    return next((n for n in range(count, 2 * count) if rows % n == 0), count)
 
 
 def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Array:
@@ -128,6 +168,7 @@ class FusedLoss(NamedTuple):
     chunk: int | None
     trained: tuple[int, ...] | None = None  # tokens whose table rows are trained; None is all
     split: VocabularySplit | None = None
+    most: int = LARGE  # bytes of logits on a device at a time, if chunk is None
 
     def logits(self, x: Array, table: Array, bias: Array | None) -> Array:
         """Returns the scores of a device's part of the vocabulary."""
@@ -173,9 +214,7 @@ def _num_chunks(head: FusedLoss, rows: int, V: int) -> int:
     """Returns the number of chunks of the rows of a device."""
     if head.chunk is not None:
         return max(1, -(-rows // max(1, min(head.chunk or rows, rows))))
-    count = max(1, -(-4 * rows * V // LARGE))
-    # A number of chunks that divides the rows needs no padding.
-    return next((n for n in range(count, 2 * count) if rows % n == 0), count)
+    return num_chunks(rows, V, head.most)
 
 
 def _chunks(count: int, x: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:

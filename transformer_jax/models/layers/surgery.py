@@ -6,6 +6,8 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from flax import nnx
 
+from transformer_jax.functional.kernels.cross_entropy import logits_limit
+
 __all__ = ["replaced", "with_attention_kernels"]
 
 Model = TypeVar("Model", bound=nnx.Module)
@@ -80,7 +82,8 @@ def with_attention_kernels(model: Model, device: OnPlatform | None) -> Model:
     """Returns the model with the attention kernels of a device; ``model`` does not change.
 
     Modules with a method ``resolve_kernel``, such as :class:`.Attention`, choose their kernel here,
-    once, since it depends on more than the platform that a program is lowered for.
+    once, since it depends on more than the platform that a program is lowered for. Modules with a
+    ``logits_limit``, such as :class:`.Head`, get that of the device: see :func:`.logits_limit`.
 
     Args:
         model: A module, real or abstract.
@@ -99,8 +102,11 @@ def with_attention_kernels(model: Model, device: OnPlatform | None) -> Model:
     platform = getattr(device, "platform", "")
     platform = {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
     capability = getattr(device, "compute_capability", None)
+    limit = logits_limit(getattr(device, "device_kind", ""))
 
     def resolve(path: str, module: nnx.Module) -> None:
+        if hasattr(module, "logits_limit"):
+            module.logits_limit = limit
         if not hasattr(module, "resolve_kernel"):
             return
         if device is not None:

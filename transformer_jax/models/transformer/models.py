@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask, padding_mask
@@ -100,6 +101,8 @@ def source_embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed | Featu
 class Head(Module):
     """The parameters of the output: a table unless tied, and optionally a bias."""
 
+    logits_limit = LARGE  # of a device: see OutputTable.most
+
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config.head
         V, D = config.vocab_size, config.embedding_size
@@ -118,9 +121,8 @@ class Head(Module):
         if table is None:
             table, trained = embedding.table, embedding.trained
         bias = None if self.bias is None else self.bias[...]
-        return output_table(
-            table[...], trained, bias, self.config.scale, self.config.final_logit_softcapping
-        )
+        scale, softcap = self.config.scale, self.config.final_logit_softcapping
+        return output_table(table[...], trained, bias, scale, softcap, self.logits_limit)
 
 
 def output_table(
@@ -129,6 +131,7 @@ def output_table(
     bias: Float[Array, " V"] | None = None,
     scale: float = 1.0,
     softcap: float | None = None,
+    most: int = LARGE,
 ) -> OutputTable:
     """Returns the map to logits for a table, of which only some rows may be trained.
 
@@ -138,9 +141,10 @@ def output_table(
         bias: See :class:`OutputTable`.
         scale: See :class:`OutputTable`.
         softcap: See :class:`OutputTable`.
+        most: See :class:`OutputTable`.
     """
     rows, ids = (None, ()) if trained is None else (trained.rows[...], trained.ids)
-    return OutputTable(table, bias, scale, softcap, rows, ids)
+    return OutputTable(table, bias, scale, softcap, rows, ids, most)
 
 
 # --- encoders: section 3.1 ------------------------------------------------------------------------
