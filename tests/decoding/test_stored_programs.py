@@ -61,6 +61,17 @@ def test_another_process_reads_what_the_first_traced(folder, traced):
     np.testing.assert_array_equal(first, jax.jit(layers.rms_norm, static_argnums=2)(X, GAIN, 0.5))
 
 
+def test_a_copy_of_the_folder_serves_as_well(folder, traced):
+    norm()
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(folder / "copy"))
+        norm()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert len(traced) == 1
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -150,11 +150,14 @@ def _processor() -> str:
 
 
 def _prune(folder: Path) -> None:
-    found = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process was first
+            found += [(path.stat(), path)] if path.is_file() else []
     size = sum(said.st_size for said, _ in found)
     for said, path in sorted(found, key=lambda pair: pair[0].st_mtime):
         if size <= _MOST:
             break
-        with contextlib.suppress(OSError):  # another process was first
+        with contextlib.suppress(OSError):
             path.unlink()
             size -= said.st_size

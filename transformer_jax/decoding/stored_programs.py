@@ -197,7 +197,9 @@ def _surroundings() -> str:
         _UndeterminedError: A table of functions has one of the user's.
     """
     settings = {
-        name: str(getattr(jax.config, name, value)) for name, value in jax.config.values.items()
+        name: str(getattr(jax.config, name, value))
+        for name, value in jax.config.values.items()
+        if name != "jax_compilation_cache_dir"  # a copied folder serves as well
     }
     tables = _StaticText().of((ACTIVATIONS, CELLS))  # programs know their functions by name
     return f"{_source()} {sys.version} {_VERSIONS} {tables} {sorted(settings.items())}"
