@@ -71,12 +71,13 @@ def test_one_trace_is_lowered_for_every_platform(make, dtype):
     program, params = make(dtype)
     traced = program.trace(params)
     text = {p: traced.lower(lowering_platforms=(p,)).as_text() for p in PLATFORMS}
-    # Layouts are fixed, and slopes computed early, on CPU alone.
+    # Layouts are fixed on CPU alone; slopes are computed early there, and some sums apart on GPUs.
     fixed = {p: "LayoutConstraint" in text[p] for p in PLATFORMS}
     assert fixed == {"cpu": make is training and dtype == "bfloat16", "cuda": False, "tpu": False}
     barriers = {p: text[p].count("optimization_barrier") for p in PLATFORMS}
-    assert barriers["cuda"] == barriers["tpu"]
-    assert (barriers["cpu"] > barriers["tpu"]) == (make is training)
+    assert barriers["tpu"] == 0
+    assert (barriers["cpu"] > 0) == (make is training)
+    assert barriers["cuda"] > 0
     assert all("xla_python_cpu_callback" not in text[p] for p in PLATFORMS)
 
 
@@ -103,7 +104,6 @@ def user_of(name, monkeypatch):
     tpu = lambda tree: types.SimpleNamespace(platform="tpu")
     for module in (
         "parallel.placement",
-        "decoding.language",
         "inference.encoding.vectors",
         "inference.encoding.masked",
     ):

@@ -50,7 +50,7 @@ Environment = Callable[[], dict[str, Any]]
 
 def _command(name: str, settings: type, doc: str) -> type:
     """Returns the dataclass of an experiment's flags: its settings, and the file of its picture."""
-    picture = {"help": "the picture: .png, .svg or .html"}
+    picture = {"help": lambda: "the picture: .png, .svg or .html"}
     output = dataclasses.field(default=Path(f"runs/laboratory/{name}.png"), metadata=picture)
     made = dataclasses.make_dataclass(
         name.capitalize(), [("output", OutputPath, output)], bases=(settings,), frozen=True

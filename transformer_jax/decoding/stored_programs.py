@@ -190,7 +190,8 @@ def _register(kind: type) -> None:
 
 
 def _is_one_cpu() -> bool:
-    one = jax.device_count() == 1 and jax.default_backend() == "cpu"
+    devices = jax.devices()
+    one = len(devices) == 1 and devices[0].platform == "cpu"
     return one and current_mesh() is None and not records_choices()
 
 
