@@ -144,11 +144,11 @@ def test_where_nothing_may_be_stored_nothing_is(tmp_path, traced, monkeypatch):
     monkeypatch.setattr(runtime, "_programs", tmp_path)
     monkeypatch.setattr(runtime, "_own_code", False)
     norm()  # tests have eight devices
-    alone = jax.devices()[:1]
+    mesh, alone = make_mesh(MeshConfig()), jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda: alone)
     with recorded_choices():
         norm()
-    with on_mesh(make_mesh(MeshConfig())):
+    with on_mesh(mesh):
         norm()
     import_modules(["--import", "json"])
     norm()
