@@ -83,7 +83,7 @@ HIDDEN = (-np.inf, float(jnp.finfo(jnp.float32).min))
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.quick("3", "8")
+@pytest.mark.quick("8")
 def test_a_few_queries_on_a_gpu_equal_the_float64_oracle(monkeypatch, seed):
     """Steps of decoding of any kind, with texts of no key, and the gradients of each."""
     trace_for(monkeypatch, "cuda")

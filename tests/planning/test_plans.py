@@ -266,7 +266,11 @@ def test_the_device_decides_over_settings_that_are_not_given(platform, dtype, un
 
 def test_the_speed_of_a_plan_is_that_of_the_formula_at_the_assumed_utilization():
     run = for_device(RUNS["gpt2-small"][1], device())
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=3600))
+    run = dataclasses.replace(
+        run,
+        model=dataclasses.replace(run.model, decoder_layers=2),
+        training=dataclasses.replace(run.training, steps=3600),
+    )
     speed = plan.training_speed(run, plan_target("h100:8"))
     assert speed["step_flops"] == pytest.approx(training_flops(run.model, 512, 1024), rel=0.03)
     assert speed["step_seconds"] * 8 * 989e12 * 0.4 == pytest.approx(speed["step_flops"])
