@@ -141,10 +141,13 @@ def test_what_depends_on_code_of_the_user_is_traced(folder, traced, part):
 
 
 def test_where_nothing_may_be_stored_nothing_is(tmp_path, traced, monkeypatch):
-    monkeypatch.setattr(runtime, "_programs", tmp_path)
-    monkeypatch.setattr(runtime, "_own_code", False)
-    norm()  # tests have eight devices
     mesh, alone = make_mesh(MeshConfig()), jax.devices()[:1]
+    monkeypatch.setattr(runtime, "_programs", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: alone)
+        norm()  # a program of the user's, which may have replaced functions of the package
+    monkeypatch.setattr(runtime, "_package_alone", True)
+    norm()  # tests have eight devices
     monkeypatch.setattr(jax, "devices", lambda: alone)
     with recorded_choices():
         norm()
@@ -152,7 +155,7 @@ def test_where_nothing_may_be_stored_nothing_is(tmp_path, traced, monkeypatch):
         norm()
     import_modules(["--import", "json"])
     norm()
-    monkeypatch.setattr(runtime, "_own_code", False)
+    monkeypatch.setattr(runtime, "_package_alone", True)
     monkeypatch.setattr(runtime, "_programs", None)
     norm()
     assert not traced
@@ -352,8 +355,9 @@ hits = []
 monitoring.register_event_listener(
     lambda name, **_: hits.append(name) if name.endswith(("cache_hits", "cache_misses")) else None
 )
-from transformer_jax.core.runtime import prepare_process
+from transformer_jax.core.runtime import prepare_process, run_package_alone
 prepare_process()
+run_package_alone()
 from tests.decoding import test_stored_programs as tests
 from transformer_jax.decoding import stored_programs
 traced = []

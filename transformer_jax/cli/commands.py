@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.core.runtime import imports_own_code
+from transformer_jax.core.runtime import admit_own_code
 
 __all__ = [
     "COMMANDS",
@@ -163,7 +163,7 @@ def import_modules(arguments: Sequence[str]) -> list[str]:
 def _import(name: str) -> None:
     if "" not in sys.path:  # the program is no script of the working directory
         sys.path.append("")
-    imports_own_code()
+    admit_own_code()
     try:
         importlib.import_module(name)
     except Exception as error:

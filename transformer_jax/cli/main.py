@@ -11,7 +11,7 @@ from transformer_jax.cli.output import columns
 from transformer_jax.cli.process import guarded, run_and_leave, terminated
 from transformer_jax.core import old_names
 from transformer_jax.core.errors import ConfigError
-from transformer_jax.core.runtime import prepare_process
+from transformer_jax.core.runtime import prepare_process, run_package_alone
 
 __all__ = ["main", "run_as_program"]
 
@@ -84,6 +84,7 @@ def _map() -> str:
 
 def run_as_program() -> None:
     """Runs the command line and exits with its code."""
+    run_package_alone()
     run_and_leave(main)
 
 

@@ -16,18 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "admit_own_code",
     "enable_compilation_cache",
-    "imports_own_code",
     "multiplies_bfloat16",
     "prepare_process",
     "program_folder",
     "retain_freed_memory",
+    "run_package_alone",
     "uncollected",
 ]
 
 
 _programs: Path | None = None  # folder of traced programs
-_own_code = False
+_package_alone = False
 
 
 def prepare_process() -> None:
@@ -40,15 +41,22 @@ def prepare_process() -> None:
 def program_folder() -> Path | None:
     """Returns the folder of traced programs, which is the folder of compiled ones.
 
-    None if there is none, and after :func:`imports_own_code`.
+    None if there is none, and where code of the user may have changed what a program of the package
+    computes: everywhere but after :func:`run_package_alone`.
     """
-    return None if _own_code else _programs
+    return _programs if _package_alone else None
 
 
-def imports_own_code() -> None:
-    """Notes that code of the user may change what a program of the package computes."""
-    global _own_code
-    _own_code = True
+def run_package_alone() -> None:
+    """Notes that this process runs no code but the package's: it is its command line."""
+    global _package_alone
+    _package_alone = True
+
+
+def admit_own_code() -> None:
+    """Notes that this process runs code of the user, too."""
+    global _package_alone
+    _package_alone = False
 
 
 @contextlib.contextmanager

@@ -59,8 +59,9 @@ def stored(
     The name of the file is a digest of all that the program depends on: ``parts``, static
     arguments, shapes and dtypes, the source of this package, versions of others, settings of JAX.
     With a part that these do not determine, such as a function or class of the user's, the function
-    is traced. So is any function on several devices or an accelerator, and where
-    :func:`.prepare_process` did not enable the cache.
+    is traced. So is any function on several devices or an accelerator, without a cache, and in a
+    process that is not the package's own command line: a program of the user's that calls commands
+    may have replaced functions of the package.
 
     Args:
         function: Function of this package.
