@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from benchmarks import ours
 from benchmarks.ours_language import resized
-from benchmarks.program_kernels import loops, totals
+from benchmarks.program_kernels import Loop, loops, totals
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs, SearchPrompts
@@ -23,6 +23,8 @@ from transformer_jax.parallel.device_catalog import Target, compile_only, find_t
 from transformer_jax.parallel.placement import prepare_for_decoding
 
 __all__ = ["DECODING", "DecodingCase"]
+
+_UNSPLIT = {"xla_gpu_experimental_force_split_k": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,21 +53,30 @@ class DecodingCase:
         """Returns launches and megabytes of one turn of the compiled loop, and the least MB.
 
         The least is what a step reads in any case: the decoder's weights once, and the part of its
-        cache that is filled on average.
+        cache that is filled on average. With several texts, there are also the figures of products
+        that XLA's ``splitk-rewriter`` leaves whole: by default, it divides the sums of a product
+        that has few results over more processors, before kernels are chosen, and the partial sums
+        in float32 are written and read.
         """
         target = find_target(self.target)
         arguments, text, least = self._compiled(target)
-        loop = max(loops(text), key=lambda loop: len(loop.body))
+        loop = _longest(text)
         (launches, size), (checks, _) = totals(loop.body), totals(loop.condition)
-        return {
+        found = {
             "launches": launches,
             "launches_of_the_condition": checks,
             "MB": round(size / 1e6, 1),
             "least_MB": round(least / 1e6, 1),
             "arguments_MB": round(arguments / 1e6, 1),
         }
+        if self.batch > 1:
+            launches, size = totals(_longest(self._compiled(target, _UNSPLIT)[1]).body)
+            found |= {"launches_unsplit": launches, "MB_unsplit": round(size / 1e6, 1)}
+        return found
 
-    def _compiled(self, target: Target) -> tuple[int, str, float]:
+    def _compiled(
+        self, target: Target, options: dict[str, str] | None = None
+    ) -> tuple[int, str, float]:
         """Returns the bytes of the arguments, the program's text, and the least bytes of a step."""
         translates, special = self.model == "base", SpecialTokens(3, 0, (3,))
         config = (
@@ -96,7 +107,7 @@ class DecodingCase:
         program = Programs(graph, special).search.jitted
         with compile_only(target):
             traced = program.trace(params, prompts, plan=plan, values=values, length=length)
-            compiled = traced.lower(lowering_platforms=(target.lowering,)).compile()
+            compiled = traced.lower(lowering_platforms=(target.lowering,)).compile(options)
         memory, text = compiled.memory_analysis(), compiled.as_text()
         assert memory is not None
         assert text is not None
@@ -104,6 +115,10 @@ class DecodingCase:
         filled = own + (self.read if translates else 0)
         cache = 2 * 2 * self.batch * self.layers * config.d_model * filled
         return memory.argument_size_in_bytes, text, _weights(params) + cache
+
+
+def _longest(text: str) -> Loop:
+    return max(loops(text), key=lambda loop: len(loop.body))
 
 
 def _weights(params: PyTree) -> int:

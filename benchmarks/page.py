@@ -388,7 +388,10 @@ def _programs() -> Iterator[list[str]]:
 
 
 def _decoding_loops() -> Iterator[list[str]]:
-    yield ["model", "search", "kernels a token", "MB a token", "least MB", "before"]
+    yield [
+        *("model", "search", "kernels a token", "MB a token", "with whole sums", "least MB"),
+        "before",
+    ]
     for case in _stored("programs")["cases"].values():
         if "decoding" not in case:
             continue
@@ -400,6 +403,9 @@ def _decoding_loops() -> Iterator[list[str]]:
             f"{search}, batch {case['batch']}",
             f"{now['launches']}",
             f"{now['MB']:.0f}",
+            f"{now['launches_unsplit']} kernels, {now['MB_unsplit']:.0f} MB"
+            if "MB_unsplit" in now
+            else "",
             f"{now['least_MB']:.0f}",
             f"{before['launches']} kernels, {before['MB']:.0f} MB",
         ]

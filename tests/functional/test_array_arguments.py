@@ -46,6 +46,7 @@ GIVEN = {
     "power_spectrum": {"fft_size": 4},
     "matmul": {"i": 1, "j": 0},
     "rms_norm": {"eps": 0.5},
+    "normalizer_and_top_k": {"k": 2},
     "top_k_two_stage": {"k": 2, "group": 2},
 }
 GIVEN["attend_heads_first"] = GIVEN["attention_weights"] = GIVEN["attend"]

@@ -24,6 +24,7 @@ class _TokenScores(NamedTuple):
     model: Float[Array, "R V"] | None  # log-probabilities before processors, if different
     peak: Float[Array, "B M"]
     rest: Float[Array, "B M"]
+    best: tuple[Float[Array, "R n"], Int[Array, "R n"]]  # of each beam, without end tokens
     exact: bool
 
     def log_probs(self, values: Float[Array, "B M n"]) -> Float[Array, "B M n"]:
@@ -86,7 +87,7 @@ def advance_beams(
     last = t + 1 >= state.limits
     broken = ~functools.reduce(jnp.logical_and, jnp.isfinite(scores.rest).T) & ~state.done
     broken = broken if values.finite is None else broken & ~used(values.finite)
-    onward = _onward(state, scores, at)
+    onward = _onward(state, scores)
     ends = _ends(state, scores, at, plan, values)
     chosen = _chosen(onward, ends, plan, logits.shape[1])
     if plan.may_end_short and "min_length" in plan.processors:  # a shorter text is cut
@@ -133,26 +134,32 @@ def _scores(
     values: SearchValues,
 ) -> _TokenScores:
     (B, M), V = state.total.shape, logits.shape[1]
-    peak, rest = (part.reshape(B, M) for part in functional.normalizer(logits))
+    few = min(M, V)
     each = values.map_rows(lambda value: jnp.repeat(value, M))
+    onward = lambda raw: jnp.where(at.ends[None], -jnp.inf, raw)
     if not plan.ranks_log_probs:
-        return _TokenScores(process_logits(logits, at, plan, each), None, peak, rest, False)
+        raw = process_logits(logits, at, plan, each)
+        normal, best = functional.normalizer_and_top_k(logits, onward(raw), few)
+        peak, rest = (part.reshape(B, M) for part in normal)
+        return _TokenScores(raw, None, peak, rest, best, False)
+    peak, rest = (part.reshape(B, M) for part in functional.normalizer(logits))
     log_probs = (logits.reshape(B, M, V) - peak[:, :, None]) - rest[:, :, None]
     log_probs = log_probs.reshape(B * M, V)
-    processed = process_logits(log_probs, at, plan, each)
-    return _TokenScores(processed, log_probs, peak, rest, True)
+    raw = process_logits(log_probs, at, plan, each)
+    best = functional.top_k_two_stage(onward(raw), few)
+    return _TokenScores(raw, log_probs, peak, rest, best, True)
 
 
-def _onward(state: SearchState, scores: _TokenScores, at: StepContext) -> _Ways:
+def _onward(state: SearchState, scores: _TokenScores) -> _Ways:
     """Returns the ``num_beams`` best continuations that do not end.
 
     Only the best of each beam are compared across beams. If processors only mask tokens, only these
     have their log-probabilities computed.
     """
-    (B, M), V = state.total.shape, scores.raw.shape[1]
-    few = min(M, V)
-    values, tokens = functional.top_k_two_stage(jnp.where(at.ends[None], -jnp.inf, scores.raw), few)
-    totals = scores.log_probs(values.reshape(B, M, few)) + state.total[:, :, None]
+    B, M = state.total.shape
+    values, tokens = (part.reshape(B, M, -1) for part in scores.best)
+    few = values.shape[2]
+    totals = scores.log_probs(values) + state.total[:, :, None]
     totals, place = functional.top_k_of_rows(totals.reshape(B, M * few), M)
     tokens = jnp.take_along_axis(tokens.reshape(B, M * few), place, axis=1).astype(jnp.int32)
     return _with_model(state, scores, _Ways(totals, place // few, tokens))

@@ -67,13 +67,17 @@ def top_k_two_stage(
     V = x.shape[-1]
     if (parts := axis_size("tensor")) > 1 and V % parts == 0:
         return _top_k_of_parts(x, k, group)
-    groups = -(-V // group)
-    if groups <= k:
+    if -(-V // group) <= k:
         return top_k_of_rows(x, k)
     cut = _grouped(x, group)
-    best = top_k_of_rows(cut.max(-1), k)[1]
+    return _top_k_of_groups(cut, cut.max(-1), k)
+
+
+def _top_k_of_groups(cut: Array, tops: Array, k: int) -> tuple[Array, Array]:
+    """Returns the ``k`` largest of each row, given its groups and their maxima."""
+    best = top_k_of_rows(tops, k)[1]
     # Keys of 32 bits are sorted together with places.
-    cuda = _best_of_groups_in_one_sort if x.dtype == jnp.float32 else _best_of_groups
+    cuda = _best_of_groups_in_one_sort if cut.dtype == jnp.float32 else _best_of_groups
     return lax.platform_dependent(cut, best, cuda=cuda, default=_best_of_groups)
 
 
@@ -198,8 +202,10 @@ def _normalizer(x: Array) -> tuple[Array, Array]:
 def _normalizer_in_one_pass(x: Array) -> tuple[Array, Array]:
     """The same by groups, those of :func:`top_k_two_stage`: XLA:GPU reads ``x`` once for both."""
     cut = _grouped(x, GROUP)
-    ones = jnp.ones_like(cut)
-    tops, sums = _sum_exponentials(cut, ones)
+    return _normalizer_of_groups(*_sum_exponentials(cut, jnp.ones_like(cut)))
+
+
+def _normalizer_of_groups(tops: Array, sums: Array) -> tuple[Array, Array]:
     peak, total = _sum_exponentials(tops, sums)
     return peak, jnp.where(jnp.isfinite(peak), jnp.log(total), jnp.nan)
 
@@ -210,11 +216,45 @@ def _sum_exponentials(tops: Array, sums: Array) -> tuple[Array, Array]:
     return lax.reduce((tops, sums), starts, _merge_sums, (tops.ndim - 1,))
 
 
-def _merge_sums(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+def _merge_sums(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, Array]:
     high = jnp.maximum(a[0], b[0])
     # The difference of equal infinite maxima would not be a number.
     part = lambda top, total: jnp.where(top == high, total, total * jnp.exp(top - high))
-    return high, part(*a) + part(*b)
+    return high, part(*a[:2]) + part(*b[:2])
+
+
+@real_arguments
+def normalizer_and_top_k(
+    logits: Float[Array, "*rows V"], allowed: Float[Array, "*rows V"], k: int
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """:func:`normalizer` of ``logits``, and :func:`top_k_two_stage` of ``allowed``.
+
+    On NVIDIA's GPUs, a single pass reads both: ``allowed`` are logits of which some are masked.
+
+    Example:
+        >>> x = jnp.array([1e4, 1e4, 0.0])
+        >>> (peak, rest), (best, places) = normalizer_and_top_k(x, x.at[0].set(-jnp.inf), 1)
+        >>> f"{peak:.0f} {rest:.4f} {best[0]:.0f} {places[0]}"
+        '10000 0.6931 10000 1'
+    """
+    if axis_size("tensor") > 1 or -(-logits.shape[-1] // GROUP) <= k:
+        return normalizer(logits), top_k_two_stage(allowed, k)
+    *both, tops = lax.platform_dependent(
+        logits, allowed, cuda=_both_in_one_pass, default=_normalizer_and_tops
+    )
+    return tuple(both), _top_k_of_groups(_grouped(allowed, GROUP), tops, k)
+
+
+def _normalizer_and_tops(logits: Array, allowed: Array) -> tuple[Array, Array, Array]:
+    return *_normalizer(logits), _grouped(allowed, GROUP).max(-1)
+
+
+def _both_in_one_pass(logits: Array, allowed: Array) -> tuple[Array, Array, Array]:
+    x, y = _grouped(logits, GROUP), _grouped(allowed, GROUP)
+    low, zero = jnp.array(-jnp.inf, x.dtype), jnp.array(0, x.dtype)
+    merge = lambda a, b: (*_merge_sums(a, b), jnp.maximum(a[2], b[2]))
+    tops, sums, best = lax.reduce((x, jnp.ones_like(x), y), (low, zero, low), merge, (x.ndim - 1,))
+    return *_normalizer_of_groups(tops, sums), best
 
 
 def _grouped(x: Array, group: int) -> Array:
