@@ -12,7 +12,7 @@ Sections, in this order:
     base             training step of Transformer-base, and of torch.nn.Transformer
     configurations   the step of GPT-2 with its logits held or in parts, and with the tanh GELU
     translate        Transformer-base, batches of 1 and 32, greedy and 4 beams, and the same peers
-    loops            decoding with the loop as one CUDA graph
+    loops            decoding with the loop as one CUDA graph, and with products not divided
     options          the step of GPT-2 with options of the compiler
 
 All in bfloat16, wall time, cases in turns. Two processes run the cases of this library, since the
@@ -37,8 +37,11 @@ from benchmarks.sizes import BASE, GPT2
 
 __all__ = ["SECTIONS", "main"]
 
-_OURS, _AGAIN, _GRAPHS = "ours", "ours again", "ours, loops as graphs"
+_OURS, _AGAIN = "ours", "ours again"
+_GRAPHS, _WHOLE = "ours, loops as graphs", "ours, whole sums"
 _NARROW = {"dtype": "bfloat16"}
+_GPT2: dict[str, Any] = {"preset": "gpt2_small"}
+_TRANSLATOR: dict[str, Any] = {"folder": None}
 _KERNELS = 30  # of a profile
 _SEARCHES = ((1, 1), (32, 1), (1, 4), (32, 4))  # batch, beams
 
@@ -104,23 +107,33 @@ def _train(one: Measured, case: str, size: dict[str, Any], peer: str) -> None:
 def decode(session: Session) -> None:
     """Measures GPT-2 small, after prompts."""
     for batch, beams in _SEARCHES:
-        size = session.size(**GPT2, batch=batch, prompt=32, new=128) | {"beams": beams}
-        work = f"{size['new']} tokens after {size['prompt']}"
-        title = f"GPT-2 small, {work}, batch {size['batch']}, {_search(beams)}"
-        ours, folder = {"preset": "gpt2_small"}, f"{session.folder}/gpt2"
+        title, size = _continuation(session, batch, beams)
+        folder = f"{session.folder}/gpt2"
         with session.table(title, "tokens", size["batch"] * size["new"], "transformers") as one:
-            _decode(one, "language-", size, ours, {"folder": folder})
+            _decode(one, "language-", size, _GPT2, {"folder": folder})
 
 
 def translate(session: Session) -> None:
     """Measures Transformer-base on sentences."""
     for batch, beams in _SEARCHES:
-        size = session.size(**BASE, batch=batch, length=32, new=32) | {"beams": beams}
-        work = f"{size['new']} tokens for sentences of {size['length']}"
-        title = f"Transformer-base, {work}, batch {size['batch']}, {_search(beams)}"
+        title, size = _translation(session, batch, beams)
         folder = {"folder": session.folder}
         with session.table(title, "tokens", size["batch"] * size["new"], "transformers") as one:
-            _decode(one, "", size, {"folder": None}, folder, folder)
+            _decode(one, "", size, _TRANSLATOR, folder, folder)
+
+
+def _continuation(session: Session, batch: int, beams: int) -> tuple[str, dict[str, Any]]:
+    """Returns a title and the sizes of continuations."""
+    size = session.size(**GPT2, batch=batch, prompt=32, new=128) | {"beams": beams}
+    work = f"{size['new']} tokens after {size['prompt']}"
+    return f"GPT-2 small, {work}, batch {size['batch']}, {_search(beams)}", size
+
+
+def _translation(session: Session, batch: int, beams: int) -> tuple[str, dict[str, Any]]:
+    """Returns a title and the sizes of translations."""
+    size = session.size(**BASE, batch=batch, length=32, new=32) | {"beams": beams}
+    work = f"{size['new']} tokens for sentences of {size['length']}"
+    return f"Transformer-base, {work}, batch {size['batch']}, {_search(beams)}", size
 
 
 def _decode(
@@ -179,14 +192,18 @@ def configurations(session: Session) -> None:
 
 
 def loops(session: Session) -> None:
-    """Measures decoding whose loop is one CUDA graph."""
-    for batch in (1, 32):
-        size = session.size(**GPT2, batch=batch, prompt=32, new=128) | _NARROW
-        given = size | {"preset": "gpt2_small"}
-        title = f"GPT-2 small, {size['new']} tokens, batch {size['batch']}, loop as a graph"
+    """Measures decoding as it is, with the loop as one CUDA graph, and with whole sums."""
+    short, long = (_continuation(session, batch, 1) for batch in (1, 32))
+    works = [
+        ("language-decode", _GPT2, *short, {"loop as one graph": _GRAPHS}),
+        ("language-decode", _GPT2, *long, {"loop as one graph": _GRAPHS, "whole sums": _WHOLE}),
+        ("decode", _TRANSLATOR, *_translation(session, 32, 4), {"whole sums": _WHOLE}),
+    ]
+    for case, ours, title, size, ways in works:
+        title = f"{title}, loops"
         with session.table(title, "tokens", size["batch"] * size["new"], "transformer_jax") as one:
-            one.add("transformer_jax", _OURS, "language-decode", given, 2)
-            one.add("loop as one graph", _GRAPHS, "language-decode", given, 2)
+            for name, kind in ({"transformer_jax": _OURS} | ways).items():
+                one.add(name, kind, case, size | ours | _NARROW, 2)
             one.measure()
 
 

@@ -38,7 +38,12 @@ _NEEDS = {
     "transformers": ("torch", "transformers"),
     "ctranslate2": ("torch", "transformers", "ctranslate2"),
 }
-_LOOPS = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # a loop is one CUDA graph
+# Further workers of ours, by the flag that makes each.
+_FLAGS = {
+    "ours, loops as graphs": "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL",
+    # Without it, sums of products with few results are divided over more processors.
+    "ours, whole sums": "--xla_gpu_experimental_force_split_k=1",
+}
 _PROBE = {"JAX_PLATFORMS": "cpu"}
 
 
@@ -200,8 +205,8 @@ class Session:
         """Returns the running worker of a kind, or starts it.
 
         Args:
-            kind: "ours", "ours again" for another process, "ours, loops as graphs", or one of the
-                peers.
+            kind: "ours", "ours again" for another process, "ours, loops as graphs", "ours, whole
+                sums", or one of the peers.
 
         Raises:
             RuntimeError: The interpreter has not the packages that the peer needs.
@@ -226,13 +231,10 @@ class Session:
             RuntimeError: This version of XLA does not know the flag that makes the kind.
         """
         chosen = self._path.with_name(f"{self._path.name}_{re.sub('[ ,]+', '_', kind)}_kernels.txt")
-        flags = [
-            f"--xla_gpu_dump_autotune_results_to={chosen}",
-            *[_LOOPS] * kind.endswith("graphs"),
-        ]
-        known = accepted(flags)
-        if _LOOPS in flags and _LOOPS not in known:
-            raise RuntimeError(f"this version of XLA has no {_LOOPS}")
+        own = [_FLAGS[kind]] if kind in _FLAGS else []
+        known = accepted([f"--xla_gpu_dump_autotune_results_to={chosen}", *own])
+        if not set(own) <= set(known):
+            raise RuntimeError(f"this version of XLA has no {own[0]}")
         return {"XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()}
 
     def close(self) -> None:
