@@ -12,18 +12,17 @@ import dataclasses
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 from benchmarks.program import run_program
+from benchmarks.starts import to_line
 
 __all__ = ["main"]
 
@@ -44,15 +43,6 @@ class Lines:
     """Number of beams."""
     output: Path = Path("benchmarks/results/translate_lines_cpu.json")
     """Output file of the figures."""
-
-
-def timed(command: list[str], **how: Any) -> tuple[float, float]:
-    """Returns the wall and CPU time of a command in seconds."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, **how)
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return wall, cpu
 
 
 def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
@@ -110,14 +100,14 @@ def main() -> int:
                     with text.open("rb") as file:
                         kept = {"TRANSFORMER_JAX_CACHE": "off"} if "first" in kind else {}
                         how = {"stdin": file, "stdout": subprocess.DEVNULL, "env": settings | kept}
-                        spent = timed([*core, *command], **how)
+                        spent = to_line([*core, *command], None, **how)
                     # The first round creates the peers' models, and fills the program cache.
                     if round_:
                         samples[kind].append(spent)
             row = {
                 kind: {
-                    "wall_s": round(statistics.median(w for w, _ in found), 2),
-                    "cpu_s": round(statistics.median(c for _, c in found), 2),
+                    "wall_s": round(statistics.median(w for _, w in found), 2),
+                    "cpu_s": round(statistics.median(c for c, _ in found), 2),
                 }
                 for kind, found in samples.items()
             }

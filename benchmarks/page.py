@@ -119,36 +119,24 @@ def _lines() -> Iterator[list[str]]:
         yield [label, *(f"{found[beams][name]['cpu_s']:.1f} s" for beams in ("beams 1", "beams 4"))]
 
 
-def _starts() -> Iterator[list[str]]:
+def _starts(file: str) -> Iterator[list[str]]:
+    rows = _stored(file)["rows"]
+    colds = ["first start, before", "first start, now"]
     yield [
-        "one line, processor time",
+        "processor time",
         "before",
         "now",
         "ratio",
-        "first start, before",
-        "first start, now",
+        *colds * any("cold" in x for x in rows.values()),
     ]
-    for name, row in _stored("starts_cpu")["rows"].items():
-        warm, cold = row["warm"], row["cold"]
+    for name, row in rows.items():
+        warm, cold = row["warm"], row.get("cold", {})
         low, ratio, high = warm["ratio"]
         yield [
             name,
             *(f"{warm[one][1]:.2f} s" for one in ("before", "now")),
             f"{ratio:.2f} ({low:.2f} to {high:.2f})",
-            *(f"{cold[one]:.1f} s" for one in ("before", "now")),
-        ]
-
-
-def _first_steps() -> Iterator[list[str]]:
-    stored = _stored("first_step_pairs")
-    ranged = lambda x: f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})"
-    yield ["processor seconds", "before", "now", "ratio"]
-    for name, row in stored["commands"].items():
-        seconds = (ranged(row[which]["cpu_s"]) for which in ("base", "ours"))
-        yield [
-            name.replace("the file", f"{stored['lines']:,} lines"),
-            *seconds,
-            ranged(row["ratio_cpu"]),
+            *(f"{seconds:.1f} s" for seconds in cold.values()),
         ]
 
 
@@ -428,8 +416,8 @@ def _training_steps() -> Iterator[list[str]]:
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
-    "starts": _starts,
-    "first steps": _first_steps,
+    "starts": functools.partial(_starts, "starts_cpu"),
+    "first steps": functools.partial(_starts, "first_step_pairs"),
     "recurrent": _recurrent,
     "language models": _language,
     "one GPU": _gpu_command,
