@@ -75,6 +75,22 @@ def test_the_oldest_go_when_there_is_too_much(fresh, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
 
 
+def test_programs_that_cannot_be_read_are_removed_so_that_the_next_start_says_nothing(
+    tmp_path, monkeypatch
+):
+    names = ("jit_step-1-cache", "jit_step-2-cache", "jit_steps-1-cache", "f-1.program")
+    for name in names:
+        (tmp_path / name).touch()
+    said = "Error reading persistent compilation cache entry for 'jit_step': error: bad"
+    monkeypatch.setattr(runtime, "_programs", None)  # a cache of the user's
+    assert runtime.remove_unreadable(said) == ""
+    monkeypatch.setattr(runtime, "_programs", tmp_path)
+    assert runtime.remove_unreadable("jit_step is slow") == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert str(tmp_path) in runtime.remove_unreadable(said)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[2:])
+
+
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [("fpu avx512_bf16", False), ("amx_bf16 amx_tile avx512_bf16", True), (None, None)],

@@ -22,6 +22,7 @@ from typing import Any
 
 from transformer_jax.cli.output import say
 from transformer_jax.core.errors import ConfigError, DataError, ListedError, Stopped, UserError
+from transformer_jax.core.runtime import remove_unreadable
 
 __all__ = [
     "as_help",
@@ -222,7 +223,7 @@ def plain_warnings() -> Iterator[None]:
     root.addHandler(handler)
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        _say(str(message), "warning")
+        _say(f"{message}{remove_unreadable(str(message))}", "warning")
 
     warnings.showwarning = show
     try:

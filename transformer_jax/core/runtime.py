@@ -8,9 +8,11 @@ allocator unchanged.
 import contextlib
 import ctypes
 import gc
+import glob
 import hashlib
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = [
     "multiplies_bfloat16",
     "prepare_process",
     "program_folder",
+    "remove_unreadable",
     "retain_freed_memory",
     "run_package_alone",
     "uncollected",
@@ -130,6 +133,28 @@ def enable_compilation_cache() -> Path | None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", float(least))
         compilation_cache.reset_cache()  # JAX decides at its first compilation whether it has one
     return folder
+
+
+_UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
+
+
+def remove_unreadable(warning: str) -> str:
+    """Removes compiled programs of the name that a warning of JAX says it could not read.
+
+    JAX keeps the file, and would warn again at each start; it names the program, of which there may
+    be several, but not the file.
+
+    Returns:
+        A sentence about what was removed; empty for other warnings, and for a cache that is not of
+        :func:`enable_compilation_cache`.
+    """
+    found = _UNREADABLE.match(warning)
+    if found is None or _programs is None:
+        return ""
+    for path in _programs.glob(f"{glob.escape(found[1])}-*-cache"):
+        with contextlib.suppress(OSError):  # another process was first
+            path.unlink()
+    return f"; programs of this name are removed from {_programs}, and compiled again"
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
