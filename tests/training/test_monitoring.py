@@ -131,6 +131,20 @@ def test_flops_are_counted_only_where_they_are_not_known_and_the_peak_is():
     assert Rates([device()], lambda batch: 5.0, **counted).flops({}) == 5.0
 
 
+def test_flops_that_cannot_be_counted_are_said_once_and_stop_nothing(capsys):
+    def count(batch):
+        if batch["x"].ndim == 2:
+            raise TypeError("an array of two axes")
+        return 1.0
+
+    rates = Rates([device()], trace=count)
+    batches = [{"x": np.ones(shape)} for shape in (3, (3, 2), 3, (2, 2))]
+    assert [rates.flops(batch) for batch in batches] == [1.0, None, None, None]
+    said = "warning: FLOPs of steps are not counted: TypeError: an array of two axes\n"
+    assert capsys.readouterr().err == said
+    assert "mfu" not in rates.measure(8.0, rates.flops(batches[0]), 2.0)
+
+
 def test_the_fullest_device_counts():
     devices = [device(peak_bytes_in_use=3), device(), device(peak_bytes_in_use=5)]
     assert peak_memory(devices) == {"peak_memory_bytes": 5}

@@ -183,13 +183,18 @@ class Rates:
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
     def flops(self, batch: Mapping[str, PyTree]) -> float | None:
-        """Returns the FLOPs of a step on ``batch``, if known; computed once per shape."""
-        if self._flops is None:
-            return None
+        """Returns the FLOPs of a step on ``batch``, if known; computed once per shape.
+
+        None from the first error on, which is logged.
+        """
         shapes = tuple(np.shape(array) for array in jax.tree.leaves(batch))
-        if shapes not in self._known:
-            self._known[shapes] = self._flops(batch)
-        return self._known[shapes]
+        if self._flops is not None and shapes not in self._known:
+            try:
+                self._known[shapes] = self._flops(batch)
+            except Exception as error:  # a step that runs need not be one that can be counted
+                log(f"warning: FLOPs of steps are not counted: {type(error).__name__}: {error}")
+                self._flops = None
+        return None if self._flops is None else self._known[shapes]
 
     def measure(self, count: float, flops: float | None, seconds: float) -> dict[str, float]:
         """Returns the rates after a step, such as ``tokens_per_second``.
