@@ -35,7 +35,7 @@ def plan_run(name: str, run: "Trained", named: "Trained", target: str, as_json: 
         ConfigError: This kind of run has no plan, or the run does not fit; then the message
             suggests the nearest settings that do.
     """
-    from transformer_jax.parallel.device_catalog import plan_target
+    from transformer_jax.parallel.device_catalog import assumed_utilization, plan_target
     from transformer_jax.planning import plan
     from transformer_jax.planning.run_programs import mesh_on
     from transformer_jax.recipes.checks import validated_settings
@@ -84,7 +84,7 @@ def plan_run(name: str, run: "Trained", named: "Trained", target: str, as_json: 
         print(_as_json(programs, kernels, found, settings))
     else:
         print(aligned([_HEAD, *_rows(programs)], left=3))
-        for line in _notes(kernels, speed):
+        for line in _notes(kernels, speed, assumed_utilization(run.model.d_model).model):
             print(line)
     if not fits:
         raise ConfigError(_advice(run, found, programs))
@@ -94,7 +94,9 @@ def plan_run(name: str, run: "Trained", named: "Trained", target: str, as_json: 
     return 0
 
 
-def _notes(kernels: "Mapping[str, Choice]", speed: dict[str, float]) -> Iterator[str]:
+def _notes(
+    kernels: "Mapping[str, Choice]", speed: dict[str, float], measured: str
+) -> Iterator[str]:
     """Yields the lines below the table: the kernels of attention, and the speed, if known."""
     if kernels:
         yield "attention of training, in the longest batches:"
@@ -104,8 +106,8 @@ def _notes(kernels: "Mapping[str, Choice]", speed: dict[str, float]) -> Iterator
         return
     whole = f", {duration(3600 * speed['hours'])} in all" if "hours" in speed else ""
     yield (
-        f"training, at {speed['assumed_mfu']:.0%} of the peak in bfloat16, as measured with GPT-2 "
-        f"small on an H200: {speed['step_seconds']:.3g} s a step, "
+        f"training, at {speed['assumed_mfu']:.0%} of the peak in bfloat16, as measured with "
+        f"{measured} on an H200: {speed['step_seconds']:.3g} s a step, "
         f"{speed['tokens_per_second']:,.0f} tokens/s with padding{whole}"
     )
 

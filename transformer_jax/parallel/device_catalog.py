@@ -16,7 +16,8 @@ from jax.experimental import topologies
 from transformer_jax.core.errors import ConfigError, install
 
 __all__ = [
-    "ASSUMED_MFU", "DEVICES", "DeviceType", "Target", "compile_only", "find_target", "plan_target",
+    "DEVICES", "DeviceType", "Target", "Utilization", "assumed_utilization", "compile_only",
+    "find_target", "plan_target",
 ]  # fmt: skip
 
 
@@ -54,10 +55,31 @@ DEVICES: dict[str, DeviceType] = {
     "v6e": DeviceType("tpu", int(31.25 * _GIB), 918 * _T, 1.64 * _T, ("TPU v6 lite", "TPU v6e")),
 }
 
-# The fraction of the peak that training is assumed to reach: 0.39 and 0.40 were measured for GPT-2
-# small on an H200 (benchmarks/results/language_train_h200_py3.12.json); Dubey et al. 2024, table 4,
-# have 0.38 to 0.43 on up to 16,384 H100s, Chowdhery et al. 2022, table 3, 0.46 on 6,144 TPUs v4.
-ASSUMED_MFU = 0.4
+
+class Utilization(NamedTuple):
+    """The fraction of the peak that training of a model reached on an H200."""
+
+    fraction: float
+    model: str
+
+
+# By width: the steps of train_h200_py3.12.json and language_train_h200_py3.12.json in
+# benchmarks/results, of which the first took 22 and 24 %, the second 39 and 40. Dubey et al. 2024,
+# table 4, have 0.38 to 0.43 on up to 16,384 H100s, Chowdhery et al. 2022, table 3, 0.46 on 6,144
+# TPUs v4.
+_UTILIZATION = {512: Utilization(0.23, "Transformer-base"), 768: Utilization(0.4, "GPT-2 small")}
+
+
+def assumed_utilization(width: int) -> Utilization:
+    """Returns the utilization of the widest measured model that is not wider; else the smallest.
+
+    Example:
+        >>> [assumed_utilization(width).fraction for width in (128, 767, 1024)]
+        [0.23, 0.23, 0.4]
+    """
+    known = [one for least, one in _UTILIZATION.items() if least <= width]
+    return known[-1] if known else _UTILIZATION[min(_UTILIZATION)]
+
 
 _GPU, _TPU = re.compile(r"(\w+):(\d+(?:x\d+)?)"), re.compile(r"(\w+):(\d+(?:x\d+)+)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)(GB|GiB)(?::(\d+))?")

@@ -21,7 +21,7 @@ from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import merging
 from transformer_jax.models.recurrent_config import RecurrentConfig
-from transformer_jax.parallel.device_catalog import ASSUMED_MFU, Target, compile_only
+from transformer_jax.parallel.device_catalog import Target, assumed_utilization, compile_only
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
@@ -77,7 +77,7 @@ class Program(NamedTuple):
 
 
 def training_speed(run: Trained, target: Target) -> dict[str, float]:
-    """Estimates the speed of training at :data:`.ASSUMED_MFU`; tokens include padding.
+    """Estimates the speed of training by :func:`.assumed_utilization`; tokens include padding.
 
     Empty for devices of unknown speed, and in float32; without hours if the data decide the steps.
     """
@@ -95,8 +95,9 @@ def training_speed(run: Trained, target: Target) -> dict[str, float]:
 
     params = map(values, abstract_parts(parts.model, parts.partition))
     flops = product_flops(jax.grad(loss), *params, parts.batch)
-    seconds, steps = flops / peak / ASSUMED_MFU, run.training.steps
-    found = {"assumed_mfu": ASSUMED_MFU, "step_flops": flops, "step_seconds": seconds}
+    mfu = assumed_utilization(run.model.d_model).fraction
+    seconds, steps = flops / peak / mfu, run.training.steps
+    found = {"assumed_mfu": mfu, "step_flops": flops, "step_seconds": seconds}
     found["tokens_per_second"] = shape.rows * shape.length / seconds
     return found | ({"hours": steps * seconds / 3600} if steps else {})
 
