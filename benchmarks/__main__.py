@@ -8,6 +8,7 @@ from benchmarks.program import run_program
 
 # Benchmarks with flags of their own, by their modules; the others are those of the suite.
 OWN = {
+    "finished-rows": "benchmarks.finished_rows",
     "gpu": "benchmarks.gpu",
     "kernels": "benchmarks.kernels",
     "page": "benchmarks.page",

@@ -140,6 +140,22 @@ def _starts(file: str) -> Iterator[list[str]]:
         ]
 
 
+def _finished_rows() -> Iterator[list[str]]:
+    yield [
+        *("steps of rows that write a token", "search", "all rows computed"),
+        *("ended rows left out", "ended rows replaced", "steps of loops", "if replaced"),
+    ]
+    for name, case in _stored("finished_rows")["cases"].items():
+        for search, key in (("greedy", "1 beams"), ("4 beams", "4 beams")):
+            row = case[key]
+            yield [
+                name,
+                search,
+                *(f"{row[f'useful_{way}']:.0%}" for way in ("now", "left_out", "replaced")),
+                *(f"{row[f'steps_{way}']:,}" for way in ("now", "replaced")),
+            ]
+
+
 def _recurrent() -> Iterator[list[str]]:
     names = {
         "luong": "Luong (LSTM, general, input feeding)",
@@ -418,6 +434,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "lines": _lines,
     "starts": functools.partial(_starts, "starts_cpu"),
     "first steps": functools.partial(_starts, "first_step_pairs"),
+    "finished rows": _finished_rows,
     "recurrent": _recurrent,
     "language models": _language,
     "one GPU": _gpu_command,
