@@ -1,6 +1,9 @@
 """Cross-entropy, plain and fused, equals its formula and plain autodiff."""
 
+import contextlib
+import dataclasses
 import functools
+import os
 import re
 
 import jax
@@ -12,14 +15,20 @@ from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals
 from tests.platforms import trace_for
-from transformer_jax.functional.kernels.cross_entropy import logits_limit, num_chunks
+from transformer_jax.functional.kernels.cross_entropy import (
+    LogitsStorage,
+    logits_limit,
+    num_chunks,
+)
 from transformer_jax.functional.losses import (
     OutputTable,
     cross_entropy,
     linear_cross_entropy,
     token_cross_entropy,
 )
+from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.parallel.device_catalog import DEVICES
+from transformer_jax.parallel.mesh import make_mesh
 
 
 def formula(logits, targets, weights, label_smoothing):
@@ -140,15 +149,108 @@ def test_large_logits_are_held_in_chunks():
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
     rows, V = targets.size, len(table)
 
-    def fused(x, **most):
-        return linear_cross_entropy(x, OutputTable(table, bias, **most), targets, weights)[0]
+    def fused(x, storage):
+        output = OutputTable(table, bias, storage=storage)
+        return linear_cross_entropy(x, output, targets, weights)[0]
 
-    half = functools.partial(fused, most=4 * V * (rows // 2))
-    text = jax.jit(jax.grad(half)).lower(x).as_text()
-    assert f"tensor<{rows // 2}x{V}xf32>" in text
-    assert f"tensor<{rows}x{V}xf32>" not in text
-    found, whole = (jax.jit(jax.value_and_grad(one))(x) for one in (half, fused))
-    jax.tree.map(lambda a, b: close(a, b, 1e-6), found, whole)
+    whole = jax.jit(jax.value_and_grad(fused), static_argnums=1)(x, LogitsStorage())
+    for storage in (LogitsStorage(most=4 * V * (rows // 2)), LogitsStorage(chunk=rows // 2)):
+        half = jax.jit(jax.value_and_grad(functools.partial(fused, storage=storage)))
+        text = half.lower(x).as_text()
+        assert f"tensor<{rows // 2}x{V}xf32>" in text
+        assert f"tensor<{rows}x{V}xf32>" not in text
+        jax.tree.map(lambda a, b: close(a, b, 1e-6), half(x), whole)
+
+
+def rounding_bounds(output, x, targets, weights, label_smoothing):
+    """Loss and gradients in float64, and how far rounded logits may change them.
+
+    A logit changes by at most e, a 256th of the row's largest product. So the logarithm of the
+    normalizer changes by at most e, a loss by 2 e, and a probability by a factor within exp(±2 e).
+    """
+    x, table, weights = (np.asarray(a, np.float64) for a in (x, output.table, weights))
+    products, cap = output.scale * x @ table.T, output.softcap or np.inf
+    bias = 0 if output.bias is None else np.asarray(output.bias, np.float64)
+    z = products + bias
+    slope = np.ones_like(z)
+    if output.softcap is not None:
+        z = cap * np.tanh(z / cap)
+        slope = 1 - np.square(z / cap)
+    V = z.shape[-1]
+    q = (1 - label_smoothing) * np.eye(V)[targets] + label_smoothing / V
+    log_p = np.asarray(jax.nn.log_softmax(z))
+    p, w = np.exp(log_p), weights[..., None]
+    e = np.abs(products).max(-1, keepdims=True) / 256
+    loss = -(w * q * log_p).sum()
+    change = w * (p * np.expm1(2 * e) + np.exp(2 * e) * np.abs(p - q) * 2 * e / cap)
+    d = w * (p - q) * slope
+
+    def gradients(d, x, table):
+        rows = d.reshape(-1, V)
+        dx = output.scale * d @ table
+        return dx, output.scale * rows.T @ x.reshape(-1, x.shape[-1]), rows.sum(0)
+
+    bounds = gradients(change, np.abs(x), np.abs(table))
+    return (loss, *gradients(d, x, table)), ((w * 2 * e).sum(), *bounds)
+
+
+def loss_and_gradients(output, x, targets, weights, label_smoothing, devices=None):
+    def loss(x, table, bias):
+        with contextlib.nullcontext() if devices is None else on_mesh(devices):
+            used = dataclasses.replace(output, table=table, bias=bias)
+            how = {"label_smoothing": label_smoothing}
+            return linear_cross_entropy(x, used, targets, weights, **how)[0]
+
+    bias = jnp.zeros(len(output.table), x.dtype) if output.bias is None else output.bias
+    given = x, output.table, bias
+    if devices is not None:
+        given = jax.device_put(given, NamedSharding(devices, P()))
+    total, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*given)
+    return total, *gradients
+
+
+def check_rounded_logits(output, x, targets, weights, label_smoothing, devices=None):
+    """Losses of logits in bfloat16 are within the bounds of rounding, and are rounded at all."""
+    given = x, targets, weights, label_smoothing
+    rounded = dataclasses.replace(output, storage=output.storage._replace(dtype="bfloat16"))
+    exact, bounds = rounding_bounds(output, *given)
+    plain, ours = (loss_and_gradients(one, *given, devices) for one in (output, rounded))
+    for a, b, wanted, bound in zip(plain, ours, exact, bounds, strict=True):
+        close(a, wanted, 1e-11)
+        assert (np.abs(b - wanted) <= bound + 1e-11).all()
+        assert np.abs(b - wanted).max() > 1e-6
+
+
+@pytest.mark.parametrize("chunk", [None, 5, 0])
+@pytest.mark.quick("5")
+def test_logits_in_bfloat16_change_loss_and_gradients_within_the_bounds_of_rounding(chunk):
+    with jax.enable_x64():
+        x, table, bias, targets, weights = problem()
+        output = OutputTable(table, bias, 0.7, 3.0, storage=LogitsStorage(chunk=chunk))
+        check_rounded_logits(output, x, targets, weights, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(12))
+def test_logits_in_bfloat16_of_any_shape_on_any_mesh(attempt):
+    seed = int.from_bytes(os.urandom(4))
+    rng, note = np.random.default_rng(seed), f"seed {seed}"
+    pick = lambda *values: values[rng.integers(len(values))]
+    rows, D, V = (4, int(rng.integers(1, 30))), int(rng.integers(1, 40)), int(rng.integers(2, 400))
+    storage = LogitsStorage(chunk=pick(None, 1, 7, 4 * rows[1]))
+    sizes = pick((2, 1, 4, 1), (1, 2, 4, 1), (2, 2, 1, 2))
+    named = dict(zip(("data", "fsdp", "tensor", "context"), sizes, strict=True))
+    devices = make_mesh(**named) if attempt % 2 else None
+    with jax.enable_x64():
+        x, table, bias = normals((*rows, D), (V, D), (V,), seed=seed, dtype=jnp.float64)
+        x = pick(0.1, 1.0, 4.0) * x
+        targets = jnp.asarray(rng.integers(0, V, rows), jnp.int32)
+        weights = jnp.asarray(rng.random(rows) * (rng.random(rows) > 0.2))
+        head = pick(None, bias), pick(1.0, 0.3), pick(None, 3.0)
+        print(note, rows, D, V, storage, devices, head[1:])
+        check_rounded_logits(
+            OutputTable(table, *head, storage=storage), x, targets, weights, pick(0.0, 0.1), devices
+        )
 
 
 def test_logits_held_by_a_device_are_its_32nd_part_and_at_least_1_gib():
@@ -164,7 +266,7 @@ def test_logits_held_by_a_device_are_its_32nd_part_and_at_least_1_gib():
 def test_chunks_are_within_the_limit_and_divide_the_rows_if_they_can(most):
     for rows in (1, 7, 8192, 16_384, 24_576, 65_537):
         for V in (32, 37_000, 50_257, 50_257 // 2):
-            count = num_chunks(rows, V, most)
+            count = num_chunks(rows, V, LogitsStorage(most=most))
             least = -(-4 * rows * V // most)
             assert least <= count <= max(1, 2 * least - 1)
             dividing = [n for n in range(least, 2 * least) if rows % n == 0]

@@ -332,7 +332,7 @@ SETTINGS = {
     "of training, or of the device": """
         embedding.dropout embedding.init attention.dropout attention.implementation
         feed_forward.activation_dropout norm.residual_dropout compute.dtype compute.scan_layers
-        compute.remat""",
+        compute.remat compute.logits_dtype compute.logits_chunk""",
     "of other models, which are refused": """
         embedding.embedding_size mixer.cell mixer.bptt_length mixer.kernel_size mixer.dilations
         head.mlm_transform head.mlm_transform_activation

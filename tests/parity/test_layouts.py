@@ -238,7 +238,7 @@ OTHERS = {
     "attention.value_dim", "attention.implementation", "attention.dropout", "embedding.dropout",
     "embedding.init",
     "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
-    "compute.scan_layers", "compute.remat",
+    "compute.scan_layers", "compute.remat", "compute.logits_dtype", "compute.logits_chunk",
     "mixer.kind", "mixer.cell", "mixer.kernel_size", "mixer.dilations",
     "mixer.bptt_length",
     "features.num_features", "features.stacked_frames", "image.stem_channels",

@@ -78,7 +78,7 @@ class OutputTable:
         softcap: The bound ``c`` of ``c tanh(z / c)``, as in Gemma 2; None is no bound.
         rows: Trained rows ``[A D]``, or None.
         ids: Their tokens.
-        most: Bytes of logits that a device holds at a time in a loss without a given chunk.
+        storage: How a loss stores logits.
 
     Example:
         >>> OutputTable(jnp.eye(2), scale=0.5).logits(jnp.array([[1.0, 2.0]]))
@@ -91,7 +91,9 @@ class OutputTable:
     softcap: float | None = dataclasses.field(default=None, metadata={"static": True})
     rows: Child[Array] | None = None
     ids: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
-    most: int = dataclasses.field(default=kernels.LARGE, metadata={"static": True})
+    storage: kernels.LogitsStorage = dataclasses.field(
+        default=kernels.STORAGE, metadata={"static": True}
+    )
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """Returns scores over the vocabulary, in at least float32."""
@@ -106,6 +108,11 @@ class OutputTable:
         if self.bias is not None:
             out = out + self.bias.reshape((1,) * (out.ndim - 1) + self.bias.shape)
         return soft_cap(out, self.softcap)
+
+    def stored_logits(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
+        """Returns :meth:`logits`, rounded if the loss stores them in bfloat16."""
+        out = self.logits(hidden)
+        return out if self.storage.dtype == "float32" else kernels.rounded_logits(out)
 
 
 @real_arguments
@@ -128,11 +135,12 @@ def linear_cross_entropy(
         targets: The correct tokens, in ``[0, V)`` where the weight is not 0.
         weights: Weight of each row; 1 by default.
         label_smoothing: As in :func:`token_cross_entropy`.
-        chunk: Rows whose logits are held at a time. 0 computes the logits of all rows with
-            :meth:`OutputTable.logits`, and the gradient by autodiff. None fuses them, in chunks if
-            they take more than ``output.most`` bytes on a device, which for a model's table on a
-            device of much memory is more than 1 GiB: see :func:`.with_attention_kernels`. The
-            number of chunks changes the order of sums.
+        chunk: Rows whose logits are held at a time, by default as ``output.storage`` says. 0
+            computes the logits of all rows with :meth:`OutputTable.stored_logits`, and the gradient
+            by autodiff. Without a size, the logits are fused in chunks if they take more than
+            ``output.storage.most`` bytes on a device, which for a model's table on a device of much
+            memory is more than 1 GiB: see :func:`.with_attention_kernels`. The number of chunks
+            changes the order of sums.
 
     Returns:
         The weighted sum of the losses, and the sum of the weights.
@@ -144,11 +152,10 @@ def linear_cross_entropy(
         '1.3863'
     """
     if chunk == 0:
-        return cross_entropy(output.logits(hidden), targets, weights, label_smoothing)
+        return cross_entropy(output.stored_logits(hidden), targets, weights, label_smoothing)
+    storage = output.storage if chunk is None else output.storage._replace(chunk=chunk)
     trained = None if output.rows is None else output.ids
-    head = kernels.FusedLoss(
-        output.scale, output.softcap, label_smoothing, chunk, trained, most=output.most
-    )
+    head = kernels.FusedLoss(output.scale, output.softcap, label_smoothing, storage, trained)
     return kernels.linear_cross_entropy(
         head, hidden, output.table, output.rows, output.bias, targets, weights
     )

@@ -385,6 +385,12 @@ class ComputeConfig(Configuration, group="compute"):
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
     scan_layers: bool = False  # compile one block for all layers: compiles fast, runs slower on CPU
     remat: bool = False  # recompute activations in the backward pass
+    # Dtype in which losses of tokens store logits; sums over them stay float32. bfloat16 halves
+    # their memory, and is faster on GPUs with dtype bfloat16.
+    logits_dtype: Literal["float32", "bfloat16"] = "float32"
+    # Tokens of a batch, over all devices, whose logits the loss stores at a time; default: chunks
+    # of at most 1 GiB per device, on GPUs of 80 GB and more a 32nd of their memory.
+    logits_chunk: Count | None = None
 
 
 @dataclasses.dataclass(frozen=True)

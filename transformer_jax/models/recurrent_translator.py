@@ -6,6 +6,7 @@ from collections.abc import Callable
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int
 
+from transformer_jax.functional.kernels.cross_entropy import LogitsStorage
 from transformer_jax.models.composed import EncoderDecoder
 from transformer_jax.models.layers.basic import Embed
 from transformer_jax.models.layers.parameters import at_depth
@@ -116,4 +117,9 @@ def _decoder(
     if config.attention.query != "previous":
         make = functools.partial(RecurrentDecoder, feeds=config.attention.input_feeding)
     embedding, dropout = _table(V, E, config, rngs), config.dropout
-    return make(embedding, layers, encoder.layers, score, table=table, dropout=dropout, rngs=rngs)
+    decoder = make(
+        embedding, layers, encoder.layers, score, table=table, dropout=dropout, rngs=rngs
+    )
+    compute = config.compute
+    decoder.logits_storage = LogitsStorage(compute.logits_dtype, compute.logits_chunk)
+    return decoder

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional.attention import attend, attention_weights
-from transformer_jax.functional.kernels.cross_entropy import LARGE
+from transformer_jax.functional.kernels.cross_entropy import STORAGE
 from transformer_jax.functional.layers import dropout
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask, padding_mask
@@ -75,10 +75,10 @@ class StepDecoder(Module):
         width_beside: Width of the layers' input in addition to an embedding; if it is 0, all tokens
             are read at once.
         feeds: Whether hidden states are fed to the layers, so that :meth:`output` runs in the loop.
-        logits_limit: That of a device: see :class:`.OutputTable`.
+        logits_storage: How the loss stores logits.
     """
 
-    logits_limit = LARGE
+    logits_storage = STORAGE
 
     feeds = False
 
@@ -257,7 +257,7 @@ class StepDecoder(Module):
     def output_table(self) -> OutputTable:
         """The output projection: a separate table, or the embeddings'."""
         source = self.table or self.embedding
-        return output_table(source.table[...], source.trained, most=self.logits_limit)
+        return output_table(source.table[...], source.trained, storage=self.logits_storage)
 
     def _no_hidden(self, memory: RecurrentMemory, beams: int) -> Array:
         width = (self.table or self.embedding).table.shape[1]

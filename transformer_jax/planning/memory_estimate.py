@@ -21,7 +21,11 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxtyping import PyTree
 
 from transformer_jax.functional.kernels.choice import Choice
-from transformer_jax.functional.kernels.cross_entropy import logits_limit, num_chunks
+from transformer_jax.functional.kernels.cross_entropy import (
+    LogitsStorage,
+    logits_limit,
+    num_chunks,
+)
 from transformer_jax.functional.recurrent import CELLS, recur
 from transformer_jax.models.config import CellName, TransformerConfig
 from transformer_jax.models.costs import accounting
@@ -493,19 +497,22 @@ def _loss_bytes(
         return 0.0
     rows = local.tokens(length) * parts.scored
     columns = config.vocab_size / local.tensor
+    devices = num_batch_shards(mesh_on(run, target)) * local.context
     limit = logits_limit(target.device.device_kind)
-    chunks = num_chunks(math.ceil(rows), math.ceil(columns), limit)
+    storage = LogitsStorage(config.compute.logits_dtype, config.compute.logits_chunk, limit)
+    chunks = num_chunks(math.ceil(rows), math.ceil(columns), storage.on_each(devices))
+    logit = 2 if storage.dtype == "bfloat16" else 4
     width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
     table = columns * width * itemsize(config)
     chunk = rows / chunks * columns
     if not training:
-        return chunk * 4 * (2 if parts.ranked else 1) + table
+        return chunk * (logit + 4 * parts.ranked) + table
     gradient = 4 * columns * width
     if target.type.platform == "tpu":
         # XLA:TPU accumulates the gradient of the table in another array. In a loop over chunks, it
         # fuses the gradient of logits into the products that read it.
-        return chunk * (4 + itemsize(config) * (chunks == 1)) + 2 * gradient + table
-    return chunk * (4 + itemsize(config)) + gradient + table
+        return chunk * (logit + itemsize(config) * (chunks == 1)) + 2 * gradient + table
+    return chunk * (logit + itemsize(config)) + gradient + table
 
 
 def _cache_bytes(run: Trained, local: DeviceShare, length: int) -> float:

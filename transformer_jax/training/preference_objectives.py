@@ -19,7 +19,6 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.functional import preference_losses as losses
-from transformer_jax.functional.kernels.cross_entropy import LARGE
 from transformer_jax.functional.kernels.vocabulary import PADDING
 from transformer_jax.functional.losses import OutputTable, token_cross_entropy
 from transformer_jax.models.heads import DecoderSequenceClassifier
@@ -114,8 +113,8 @@ def token_log_probs(
 ) -> Float[Array, "B T"]:
     """Returns the log-probability of each token given the preceding ones; 0 for the first.
 
-    If the logits of all positions take more than ``LARGE`` bytes, they are computed for a part of
-    the positions at a time, and recomputed in the backward pass.
+    If the logits of all positions take more than the model's table says, they are computed for a
+    part of the positions at a time, and recomputed in the backward pass.
 
     Args:
         model: A language model.
@@ -128,7 +127,7 @@ def token_log_probs(
     hidden, output, targets = hidden[:, :-1], model.output_table(), tokens[:, 1:]
     log_probs = functools.partial(_log_probs, output, suppressed)
     B, T = targets.shape
-    count = min(T, max(1, -(-4 * B * T * output.table.shape[0] // LARGE)))
+    count = min(T, output.storage.least_chunks(B * T, output.table.shape[0]))
     if count == 1:
         found = log_probs(hidden, targets)
     else:
@@ -147,7 +146,7 @@ def token_log_probs(
 def _log_probs(
     output: OutputTable, suppressed: tuple[int, ...], hidden: Array, targets: Array
 ) -> Array:
-    logits = output.logits(hidden)
+    logits = output.stored_logits(hidden)
     if suppressed:
         never = np.isin(np.arange(logits.shape[-1]), suppressed)[None, None]
         logits = jnp.where(never, PADDING, logits)

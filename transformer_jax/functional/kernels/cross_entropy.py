@@ -8,7 +8,7 @@ computed. Reverse mode only.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from transformer_jax.functional.kernels.products import (
     exponential_sums,
     kernel_gradient,
     matmul,
+    rounded_matmul,
     sum_rows,
     widen,
 )
@@ -35,10 +36,13 @@ from transformer_jax.functional.partitioning import (
 
 __all__ = [
     "LARGE",
+    "STORAGE",
     "FusedLoss",
+    "LogitsStorage",
     "linear_cross_entropy",
     "logits_limit",
     "num_chunks",
+    "rounded_logits",
     "token_cross_entropy",
     "weighted",
 ]
@@ -68,17 +72,71 @@ def logits_limit(kind: str) -> int:
     return _LIMITS.get(kind, LARGE)
 
 
-def num_chunks(rows: int, V: int, most: int = LARGE) -> int:
-    """Returns the number of chunks of ``rows``, of which one has at most ``most`` bytes of logits.
+class LogitsStorage(NamedTuple):
+    """How a loss stores logits on a device.
 
-    A number that divides the rows, if there is one below twice the least, needs no padding.
+    Attributes:
+        dtype: Dtype of the stored logits; sums over them are float32, or wider if the logits are.
+            bfloat16 rounds the product of states and table, before scale, bias and bound.
+        chunk: Rows whose logits are stored at a time; None is chosen by their bytes.
+        most: Most bytes of logits at a time, if ``chunk`` is None.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    chunk: int | None = None
+    most: int = LARGE
+
+    def on_each(self, devices: int) -> "LogitsStorage":
+        """Returns the part of a chunk that each of some devices stores.
+
+        Example:
+            >>> LogitsStorage(chunk=10).on_each(4).chunk
+            3
+        """
+        return self._replace(chunk=self.chunk and -(-self.chunk // devices))
+
+    def least_chunks(self, rows: int, V: int) -> int:
+        """Returns the least number of chunks of ``rows``.
+
+        Example:
+            >>> LogitsStorage().least_chunks(16_384, 50_304)
+            4
+            >>> LogitsStorage("bfloat16").least_chunks(16_384, 50_304)
+            2
+        """
+        if self.chunk is not None:
+            return max(1, -(-rows // max(1, min(self.chunk or rows, rows))))
+        return max(1, -(-jnp.dtype(self.dtype).itemsize * rows * V // self.most))
+
+
+STORAGE = LogitsStorage()
+
+
+def num_chunks(rows: int, V: int, storage: LogitsStorage = STORAGE) -> int:
+    """Returns the number of chunks of ``rows``.
+
+    Unless the size of a chunk is given, a number that divides the rows, if there is one below twice
+    the least, needs no padding.
 
     Example:
-        >>> num_chunks(16_384, 50_304), num_chunks(16_384, 50_304, logits_limit("NVIDIA H200"))
+        >>> h200 = LogitsStorage(most=logits_limit("NVIDIA H200"))
+        >>> num_chunks(16_384, 50_304), num_chunks(16_384, 50_304, h200)
         (4, 1)
     """
-    count = max(1, -(-4 * rows * V // most))
+    count = storage.least_chunks(rows, V)
+    if storage.chunk is not None:
+        return count
     return next((n for n in range(count, 2 * count) if rows % n == 0), count)
+
+
+def rounded_logits(z: Array) -> Array:
+    """Returns logits in bfloat16; a barrier keeps XLA from storing them wider.
+
+    Example:
+        >>> rounded_logits(jnp.array([1.001]))
+        Array([1], dtype=bfloat16)
+    """
+    return lax.optimization_barrier(z.astype(jnp.bfloat16))
 
 
 def weighted(losses: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Array:
@@ -165,20 +223,28 @@ class FusedLoss(NamedTuple):
     scale: float
     cap: float | None
     label_smoothing: float
-    chunk: int | None
+    storage: LogitsStorage = STORAGE
     trained: tuple[int, ...] | None = None  # tokens whose table rows are trained; None is all
     split: VocabularySplit | None = None
-    most: int = LARGE  # bytes of logits on a device at a time, if chunk is None
 
     def logits(self, x: Array, table: Array, bias: Array | None) -> Array:
-        """Returns the scores of a device's part of the vocabulary."""
-        z = matmul(x, table.astype(x.dtype), x.ndim - 1, 1)
+        """Returns the scores of a device's part of the vocabulary, in at least float32."""
+        z = self.products(x, table.astype(x.dtype))
         if self.scale != 1.0:
             z = z * self.scale
         if bias is not None:
             z = z + bias.astype(z.dtype).reshape((1,) * (z.ndim - 1) + bias.shape)
         z = soft_cap(z, self.cap)
         return z if self.split is None else self.split.masked(z)
+
+    def products(self, x: Array, table: Array) -> Array:
+        """Returns the products of states and table as they are stored, in at least float32."""
+        axis = x.ndim - 1
+        if self.storage.dtype == "float32":
+            return matmul(x, table, axis, 1)
+        rounds = x.dtype == jnp.bfloat16
+        z = rounded_matmul(x, table, ((axis,), (1,))) if rounds else matmul(x, table, axis, 1)
+        return rounded_logits(z).astype(jnp.promote_types(x.dtype, jnp.float32))
 
     def table_gradient(self, x: Array, d: Array) -> Array:
         """Returns the gradient of the trained rows from a device's logits."""
@@ -208,13 +274,6 @@ def linear_cross_entropy(
     shape = (*targets.shape[:1], -1) if targets.ndim > 1 else (-1, 1)
     x, targets, weights = x.reshape(*shape, D), targets.reshape(shape), weights.reshape(shape)
     return _fused(head, x, table, rows, bias, targets, weights), weights.sum()
-
-
-def _num_chunks(head: FusedLoss, rows: int, V: int) -> int:
-    """Returns the number of chunks of the rows of a device."""
-    if head.chunk is not None:
-        return max(1, -(-rows // max(1, min(head.chunk or rows, rows))))
-    return num_chunks(rows, V, head.most)
 
 
 def _chunks(count: int, x: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:
@@ -264,7 +323,7 @@ def _total(
     def add(total: Array | int, chunk: Sequence[Array]) -> tuple[Array, None]:
         return total + _block_losses(head, table, bias, *chunk).sum(), None
 
-    chunks = _chunks(_num_chunks(head, len(targets), len(table)), x, targets, weights)
+    chunks = _chunks(num_chunks(len(targets), len(table), head.storage), x, targets, weights)
     if len(chunks[0]) == 1:
         return add(0, [c[0] for c in chunks])[0]
     return lax.scan(add, jnp.zeros((), weights.dtype), chunks)[0]
@@ -280,7 +339,7 @@ def _total_and_gradients(
         sums = jax.tree.map(jnp.add, sums, (weighted(losses, chunk[2]).sum(), *more))
         return sums, (dx, jnp.where(chunk[2] != 0, losses, 0))
 
-    chunks = _chunks(_num_chunks(head, len(targets), len(table)), x, targets, weights)
+    chunks = _chunks(num_chunks(len(targets), len(table), head.storage), x, targets, weights)
     wide = weights.dtype
     dbias = None if bias is None else jnp.zeros(bias.shape, wide)
     count = len(table) if head.trained is None else len(head.trained)
@@ -320,8 +379,8 @@ def _on_devices(
     rows = P(("data", "fsdp"), positions)
     stored = partition_spec(TABLE_AXES, table.shape, mesh.shape)
     parts = TableParts(stored, len(table), mesh.shape["tensor"], over)
-    chunk = head.chunk and -(-head.chunk // math.prod(mesh.shape[axis] for axis in over))
-    head = head._replace(split=parts.split, chunk=chunk)
+    storage = head.storage.on_each(math.prod(mesh.shape[axis] for axis in over))
+    head = head._replace(split=parts.split, storage=storage)
 
     def part(x: Array, table: Array, bias: Array | None, targets: Array, weights: Array) -> PyTree:
         bias = None if bias is None else parts.use_bias(bias)

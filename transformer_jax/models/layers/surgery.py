@@ -83,7 +83,8 @@ def with_attention_kernels(model: Model, device: OnPlatform | None) -> Model:
 
     Modules with a method ``resolve_kernel``, such as :class:`.Attention`, choose their kernel here,
     once, since it depends on more than the platform that a program is lowered for. Modules with a
-    ``logits_limit``, such as :class:`.Head`, get that of the device: see :func:`.logits_limit`.
+    ``logits_storage``, such as :class:`.Head`, get the limit of the device: see
+    :func:`.logits_limit`.
 
     Args:
         model: A module, real or abstract.
@@ -105,8 +106,8 @@ def with_attention_kernels(model: Model, device: OnPlatform | None) -> Model:
     limit = logits_limit(getattr(device, "device_kind", ""))
 
     def resolve(path: str, module: nnx.Module) -> None:
-        if hasattr(module, "logits_limit"):
-            module.logits_limit = limit
+        if hasattr(module, "logits_storage"):
+            module.logits_storage = module.logits_storage._replace(most=limit)
         if not hasattr(module, "resolve_kernel"):
             return
         if device is not None:

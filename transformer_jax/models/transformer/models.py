@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key, PyTree
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.functional.kernels.cross_entropy import LARGE
+from transformer_jax.functional.kernels.cross_entropy import STORAGE, LogitsStorage
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask, padding_mask
@@ -101,10 +101,10 @@ def source_embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed | Featu
 class Head(Module):
     """The parameters of the output: a table unless tied, and optionally a bias."""
 
-    logits_limit = LARGE  # of a device: see OutputTable.most
-
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        compute = config.compute
         self.config = config.head
+        self.logits_storage = LogitsStorage(compute.logits_dtype, compute.logits_chunk)
         V, D = config.vocab_size, config.embedding_size
         self.table: nnx.Param[Array] | None
         if config.head.tie_word_embeddings:
@@ -122,7 +122,7 @@ class Head(Module):
             table, trained = embedding.table, embedding.trained
         bias = None if self.bias is None else self.bias[...]
         scale, softcap = self.config.scale, self.config.final_logit_softcapping
-        return output_table(table[...], trained, bias, scale, softcap, self.logits_limit)
+        return output_table(table[...], trained, bias, scale, softcap, self.logits_storage)
 
 
 def output_table(
@@ -131,7 +131,7 @@ def output_table(
     bias: Float[Array, " V"] | None = None,
     scale: float = 1.0,
     softcap: float | None = None,
-    most: int = LARGE,
+    storage: LogitsStorage = STORAGE,
 ) -> OutputTable:
     """Returns the map to logits for a table, of which only some rows may be trained.
 
@@ -141,10 +141,10 @@ def output_table(
         bias: See :class:`OutputTable`.
         scale: See :class:`OutputTable`.
         softcap: See :class:`OutputTable`.
-        most: See :class:`OutputTable`.
+        storage: See :class:`OutputTable`.
     """
     rows, ids = (None, ()) if trained is None else (trained.rows[...], trained.ids)
-    return OutputTable(table, bias, scale, softcap, rows, ids, most)
+    return OutputTable(table, bias, scale, softcap, rows, ids, storage)
 
 
 # --- encoders: section 3.1 ------------------------------------------------------------------------
