@@ -16,7 +16,7 @@ from benchmarks.program_kernels import Kernel, kernels, totals
 from transformer_jax.models.config import ComputeConfig, TransformerConfig
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.models.partition import EVERYTHING
-from transformer_jax.models.presets import bert
+from transformer_jax.models.presets import PRESETS, bert
 from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 from transformer_jax.parallel.device_catalog import compile_only, find_target
 from transformer_jax.recipes.sizing import without_attention_dropout
@@ -35,9 +35,10 @@ class StepCase:
     """A step of AdamW in bfloat16 on one device.
 
     Attributes:
-        model: GPT-2 small without biases, on rows of 1,024 tokens; Transformer-base, on pairs of
-            64 + 64 tokens; or BERT-base, on pairs of sentences of 512 tokens of which 77 are
-            masked, with dropout except of attention weights.
+        model: GPT-2 small, on rows of 1,024 tokens: ``nanogpt`` without biases and dropout,
+            ``gpt2`` as in the named run; ``base``, on pairs of 64 + 64 tokens; or ``bert``, base
+            size, on pairs of sentences of 512 tokens of which 77 are masked. The models of named
+            runs have dropout, except of attention weights.
         rows: Rows of a batch.
         layers: Number of layers of an encoder and of a decoder.
         logits_chunk: See :class:`.ComputeConfig`.
@@ -45,7 +46,7 @@ class StepCase:
         target: The device.
     """
 
-    model: Literal["gpt2", "base", "bert"]
+    model: Literal["nanogpt", "gpt2", "base", "bert"]
     rows: int
     layers: int = 12
     logits_chunk: int | None = None
@@ -102,10 +103,18 @@ def _whole(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
+def _nanogpt(case: StepCase) -> _Parts:
+    config = ours_language.configuration(50_304, 768, 12, case.layers, 1024, "exact", "bfloat16")
+    return _language_model(case, config)
+
+
 def _gpt2(case: StepCase) -> _Parts:
-    config = case.computed(
-        ours_language.configuration(50_304, 768, 12, case.layers, 1024, "exact", "bfloat16")
-    )
+    config = dataclasses.replace(PRESETS["gpt2_small"], decoder_layers=case.layers)
+    return _language_model(case, without_attention_dropout(config))._replace(dropout=True)
+
+
+def _language_model(case: StepCase, config: TransformerConfig) -> _Parts:
+    config = case.computed(config)
     tokens = _whole(case.rows, 1024)
     weights = jax.ShapeDtypeStruct(tokens.shape, jnp.float32)
     batch = {"tokens": tokens, "targets": tokens, "weights": weights}
@@ -135,7 +144,7 @@ def _bert(case: StepCase) -> _Parts:
     return _Parts(make, masked_lm(), batch, {"weight_decay": 0.01}, dropout=True)
 
 
-_PARTS = {"gpt2": _gpt2, "base": _base, "bert": _bert}
+_PARTS = {"nanogpt": _nanogpt, "gpt2": _gpt2, "base": _base, "bert": _bert}
 
 
 def _part(one: Kernel) -> str:
@@ -155,9 +164,11 @@ def _sums(found: list[Kernel]) -> dict[str, Any]:
 
 
 STEPS = {
-    "GPT-2 small, a step": StepCase("gpt2", 16),
-    "GPT-2 small, a step, logits in four parts": StepCase("gpt2", 16, logits_chunk=16 * 1024 // 4),
-    "GPT-2 small, a step, logits in bfloat16": StepCase("gpt2", 16, logits_dtype="bfloat16"),
+    "GPT-2 small, a step": StepCase("nanogpt", 16),
+    "GPT-2 small, a step, logits in four parts": StepCase(
+        "nanogpt", 16, logits_chunk=16 * 1024 // 4
+    ),
+    "GPT-2 small, a step, logits in bfloat16": StepCase("nanogpt", 16, logits_dtype="bfloat16"),
     "Transformer-base, a step": StepCase("base", 384, 6),
     "Transformer-base, a step, logits in four parts": StepCase(
         "base", 384, 6, logits_chunk=384 * 64 // 4
@@ -165,6 +176,6 @@ STEPS = {
     "Transformer-base, a step, logits in bfloat16": StepCase(
         "base", 384, 6, logits_dtype="bfloat16"
     ),
-    "BERT-base, a step": StepCase("bert", 32),
-    "BERT-base, a step, logits in bfloat16": StepCase("bert", 32, logits_dtype="bfloat16"),
+    "gpt2-small as named, a step": StepCase("gpt2", 16),
+    "BERT-base as named, a step": StepCase("bert", 32),
 }

@@ -56,6 +56,7 @@ __all__ = [
     "soft_cap",
     "soft_cap_slope",
     "tanh",
+    "with_stored_gradient",
 ]
 
 # --- linear maps ---------------------------------------------------------------------------------
@@ -388,6 +389,34 @@ def _rms_gradients_by_sums(
 _rms_norm.defvjp(_rms_forward, _rms_backward)
 
 
+@jax.custom_vjp
+def with_stored_gradient(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Returns ``x``, the input of a norm whose gradient is read more than once.
+
+    XLA:GPU would compute the gradient of the norm for each reader, or store it in float32 as well.
+
+    Example:
+        >>> with_stored_gradient(jnp.ones(2))
+        Array([1., 1.], dtype=float32)
+    """
+    return x
+
+
+def _stored_forward(x: Array) -> tuple[Array, None]:
+    return x, None
+
+
+def _stored_backward(_: None, g: Array) -> tuple[Array]:
+    return (lax.platform_dependent(g, cuda=lax.optimization_barrier, default=_same),)
+
+
+def _same(g: Array) -> Array:
+    return g
+
+
+with_stored_gradient.defvjp(_stored_forward, _stored_backward)
+
+
 # --- activations ---------------------------------------------------------------------------------
 
 
@@ -520,9 +549,8 @@ def _gelu_tanh(x: Array) -> Array:
 def _gelu_tanh_forward(x: Array) -> tuple[Array, Array]:
     wide = widen(x)
     p, flat = _near_normal(wide)
-    # The tanh is flat long before the square of x overflows; 0 times infinity would be NaN.
-    curve = 0.5 * _SLOPE * (1 + 3 * CUBIC * jnp.minimum(wide * wide, _FLAT))
-    return _with_slope(x, wide * p, p + wide * flat * curve)
+    both = _with_slope(x, wide * p, p + wide * flat * _curve(wide))
+    return lax.platform_dependent(x, *both, cuda=_with_input, default=_with_saved)
 
 
 def _near_normal(x: Array) -> tuple[Array, Array]:
@@ -531,7 +559,37 @@ def _near_normal(x: Array) -> tuple[Array, Array]:
     return 0.5 * (1 + t), 1 - t * t
 
 
-_gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_backward)
+def _curve(x: Array) -> Array:
+    # The tanh is flat long before the square of x overflows; 0 times infinity would be NaN.
+    return 0.5 * _SLOPE * (1 + 3 * CUBIC * jnp.minimum(x * x, _FLAT))
+
+
+def _with_input(x: Array, y: Array, slope: Array) -> tuple[Array, Array]:
+    return y, x
+
+
+def _with_saved(x: Array, y: Array, slope: Array) -> tuple[Array, Array]:
+    return y, slope
+
+
+def _gelu_tanh_backward(saved: Array, g: Array) -> tuple[Array]:
+    return (lax.platform_dependent(saved, g, cuda=_slope_again, default=_slope_saved),)
+
+
+def _slope_again(x: Array, g: Array) -> Array:
+    # By the sigmoid of twice the argument of the tanh: XLA:GPU would store a tanh in float32 that
+    # both passes need.
+    wide = widen(x)
+    double = 2 * _SLOPE * (wide + CUBIC * wide * wide * wide)
+    p, rest = jax.nn.sigmoid(double), jax.nn.sigmoid(-double)
+    return g * (p + 4 * wide * p * rest * _curve(wide)).astype(x.dtype)
+
+
+def _slope_saved(slope: Array, g: Array) -> Array:
+    return g * slope
+
+
+_gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)
 
 
 @real_arguments

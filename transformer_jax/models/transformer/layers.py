@@ -26,7 +26,13 @@ from transformer_jax.functional import positions as positional
 from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.kernels.choice import resolve_implementation
 from transformer_jax.functional.kernels.products import split_columns
-from transformer_jax.functional.layers import ACTIVATIONS, dropout, linear, linear_maps
+from transformer_jax.functional.layers import (
+    ACTIVATIONS,
+    dropout,
+    linear,
+    linear_maps,
+    with_stored_gradient,
+)
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import axis_size, constrain, current_mesh
 from transformer_jax.functional.positions import (
@@ -567,7 +573,9 @@ class Block(Module):
         x = x if x.shape == y.shape else x[:, -y.shape[1] :]
         y = y if after is None else after(y)
         x = x + dropout(y, self.config.residual_dropout, key)
-        return x if norm is None or self.config.placement != "post" else norm(x)
+        if norm is None or self.config.placement != "post":
+            return x
+        return norm(with_stored_gradient(x))
 
 
 # --- a stack of blocks: section 3.1 ---------------------------------------------------------------
