@@ -73,7 +73,7 @@ def logits_limit(kind: str) -> int:
 
 
 class LogitsStorage(NamedTuple):
-    """How a loss stores logits on a device.
+    """The form in which a loss stores logits on a device.
 
     Attributes:
         dtype: Dtype of the stored logits; sums over them are float32, or wider if the logits are.
