@@ -80,6 +80,15 @@ def test_the_mesh_of_the_thread_that_asks_holds_where_it_is_compiled():
     assert found == mesh.abstract_mesh
 
 
+def test_the_first_shape_is_traced_before_other_work_goes_on(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # one at a time
+    step, seen = cp_traced(lambda: time.sleep(0.02))
+    prepared = CompiledStep(step)
+    prepared.prepare(cp_state(), [cp_batch(2), cp_batch(3)])
+    assert seen
+    prepared.close()
+
+
 class Compiled:
     """Stands for a step; of some widths the program comes late, or never."""
 

@@ -82,12 +82,15 @@ class CompiledStep:
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
         self._programs: dict[Shape, Future] = {}
         self._announced: list[Future] = []
+        self._traced = threading.Event()  # of the first shape
         self._closed = False
         self._began = self._ended = time.monotonic()
         self.late: list[str] = []
 
     def prepare(self, state: TrainState, batches: Iterable[Batch]) -> None:
-        """Announces the shapes of ``batches`` and start to compile for them.
+        """Announces the shapes of ``batches`` and starts to compile for them.
+
+        Returns when the first is traced: what Python does meanwhile would delay its compilation.
 
         Args:
             state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings; values are not read.
@@ -111,6 +114,9 @@ class CompiledStep:
                 future = self._pool.submit(self._compile, self._lower, args, settings)
             self._programs[shape] = future
             self._announced.append(future)
+        if self._ahead and self._announced:
+            self._announced[0].add_done_callback(lambda _: self._traced.set())
+            self._traced.wait()
 
     @property
     def announced(self) -> int:
@@ -174,7 +180,9 @@ class CompiledStep:
             with contextlib.ExitStack() as inside:
                 for enter, value in settings:
                     inside.enter_context(enter(value))
-                return lower(*args).compile()
+                lowered = lower(*args)
+                self._traced.set()
+                return lowered.compile()
         finally:
             self._ended = time.monotonic()
 

@@ -1,5 +1,6 @@
 """The training state as a tree of arrays, and its creation on a mesh."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,14 +17,22 @@ from jaxtyping import Array, PyTree
 
 from transformer_jax.core.arguments import check_values
 from transformer_jax.core.keys import key_for
-from transformer_jax.core.trees import Nested, path_name
+from transformer_jax.core.trees import Nested, default_device, path_name
 from transformer_jax.models.layers.parameters import Parameters, map_parameters, parameters, values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import EVERYTHING, Graph, Partition
 from transformer_jax.parallel.sharding import shardings, shardings_like
 from transformer_jax.training.updates import evaluated_parameters, optimizer_state
 
-__all__ = ["TrainState", "abstract_parts", "abstract_state", "create_state", "digest", "split"]
+__all__ = [
+    "TrainState",
+    "abstract_parts",
+    "abstract_state",
+    "create_state",
+    "digest",
+    "new_state",
+    "split",
+]
 
 
 class TrainState(NamedTuple):
@@ -179,10 +188,29 @@ def create_state(
     Raises:
         ConfigError: A parameter does not declare the axes that the mesh needs.
     """
-    graph, _, placed, frozen_shapes = abstract_state(
+    graph, _, placed, kept = abstract_state(
         make_model, tx, mesh, ema=ema, partition=partition, seed=seed
     )
-    of_frozen = jax.tree.map(lambda shape: shape.sharding, frozen_shapes)
+    state, frozen = new_state(
+        make_model, tx, placed, kept, ema=ema, params=params, partition=partition, seed=seed
+    )
+    return graph, state, placed, frozen
+
+
+def new_state(
+    make_model: Callable[[], nnx.Module],
+    tx: optax.GradientTransformation,
+    placed: TrainState,
+    kept: PyTree,
+    *,
+    ema: bool = False,
+    params: PyTree | None = None,
+    partition: Partition = EVERYTHING,
+    seed: int = 0,
+) -> tuple[TrainState, PyTree]:
+    """Returns state and frozen parameters of :func:`create_state`, from those of abstract_state."""
+    mesh = placed.step.mesh
+    of_frozen = jax.tree.map(lambda shape: shape.sharding, kept)
 
     def finish(params: PyTree) -> TrainState:
         return TrainState.create(params, tx, ema=ema)
@@ -190,19 +218,20 @@ def create_state(
     if params is None and mesh.size == 1:
         # On a single device, separate initializers compile once per shape, in a third of the time
         # of one program for all parameters.
-        with jax.default_device(mesh.devices.item()):
+        device = mesh.devices.item()
+        # Programs of another setting would be compiled again, even those of the same device.
+        with contextlib.nullcontext() if device == default_device() else jax.default_device(device):
             parts = _drawn(make_model, partition, seed)
         params, frozen = jax.device_put(parts, (placed.params, of_frozen))
         done = jax.jit(finish, out_shardings=placed, donate_argnums=0)
-        return graph, done(params), placed, frozen
+        return done(params), frozen
     if params is None:
 
         def draw() -> tuple[TrainState, PyTree]:
             params, frozen = _drawn(make_model, partition, seed)
             return finish(params), frozen
 
-        state, frozen = jax.jit(draw, out_shardings=(placed, of_frozen))()
-        return graph, state, placed, frozen
+        return jax.jit(draw, out_shardings=(placed, of_frozen))()
     is_param = lambda node: isinstance(node, nnx.Variable)
     declared = jax.tree.map(
         lambda param, value: param.replace(np.asarray(value)),
@@ -212,7 +241,7 @@ def create_state(
     params, frozen = jax.tree.map(
         lambda a, s: _place(np.asarray(a), s), parts, (placed.params, of_frozen)
     )
-    return graph, jax.jit(finish, out_shardings=placed)(params), placed, frozen
+    return jax.jit(finish, out_shardings=placed)(params), frozen
 
 
 def _place(array: np.ndarray, sharding: NamedSharding) -> Array:

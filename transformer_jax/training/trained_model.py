@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from transformer_jax.core.trees import default_device
+from transformer_jax.models.layers.basic import Shapes
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import overlay
@@ -53,7 +54,7 @@ def load_model(
             different parameters.
     """
     loaded = load_parts(directory, which, average=average)
-    make = lambda: task.model(nnx.Rngs(0))
+    make = lambda: task.model(Shapes(0))
     declared = abstract_parts(make, task.partition)
     trained, kept = map(values, declared)
     check_parameters(

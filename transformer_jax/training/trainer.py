@@ -23,6 +23,7 @@ from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.runtime import uncollected
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.functional.jacobian_paths import product_flops
+from transformer_jax.models.layers.basic import Shapes
 from transformer_jax.models.layers.parameters import Parameters
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import Graph, Merge
@@ -51,8 +52,8 @@ from transformer_jax.training.state import (
     TrainState,
     abstract_parts,
     abstract_state,
-    create_state,
     digest,
+    new_state,
 )
 from transformer_jax.training.step import Program, Step, compile_step
 from transformer_jax.training.task import Task
@@ -130,22 +131,25 @@ class Trainer(Configuration, group="training"):
     def _model(self) -> nnx.Module:
         return self.task.model(nnx.Rngs(key_for(self.seed, "initialization")))
 
+    def _shaped_model(self) -> nnx.Module:
+        return self.task.model(Shapes(0))
+
     @functools.cached_property
     def graph(self) -> Graph:
         """The model's static graph."""
-        model = nnx.eval_shape(self._model)
+        model = nnx.eval_shape(self._shaped_model)
         return nnx.graphdef(with_attention_kernels(model, self.on.devices.flat[0]))
 
     @functools.cached_property
     def num_parameters(self) -> int:
         """The number of parameters, trainable and frozen."""
-        shapes = nnx.state(nnx.eval_shape(self._model))
+        shapes = nnx.state(nnx.eval_shape(self._shaped_model))
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
     @functools.cached_property
     def num_trained(self) -> int:
         """The number of trained parameters, including adapters."""
-        trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
+        trained, _ = abstract_parts(self._shaped_model, self.task.partition, self.seed)
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained))
 
     def merge(self, trainable: PyTree, frozen: PyTree, key: Key[Array, ""] | None = None) -> PyTree:
@@ -240,7 +244,7 @@ class Trainer(Configuration, group="training"):
         """Returns the optimizer, the state's shapes and shardings, and frozen shapes."""
         tx = self._transformation(steps)
         _, *rest = abstract_state(
-            self._model, tx, self.on, ema=self.ema_decay is not None,
+            self._shaped_model, tx, self.on, ema=self.ema_decay is not None,
             partition=self.task.partition, seed=self.seed,
         )  # fmt: skip
         return tx, *rest
@@ -268,7 +272,10 @@ class Trainer(Configuration, group="training"):
                 batches = [put_batch(self.task.train, items, self.on) for items in padding]
                 # Compile while parameters are initialized.
                 step.prepare(shapes, batches)
-                state, step.frozen = self._fresh(tx) if found is None else found[1:]
+                if found is None:
+                    state, step.frozen = self._fresh(tx, shardings, frozen)
+                else:
+                    state, step.frozen = found[1:]
                 kept.describe(checkpointer, step.frozen, self.task.partition)
                 if found is None:
                     kept.write(self.run.path, step.frozen)
@@ -287,7 +294,7 @@ class Trainer(Configuration, group="training"):
     def _transformation(self, steps: int) -> optax.GradientTransformation:
         if isinstance(self.optimizer, optax.GradientTransformation):
             return self.optimizer
-        trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
+        trained, _ = abstract_parts(self._shaped_model, self.task.partition, self.seed)
         if not isinstance(self.optimizer, OptimizerConfig):
             return self.optimizer(steps, trained)
         if self.optimizer.learning_rate is None:
@@ -316,7 +323,7 @@ class Trainer(Configuration, group="training"):
         batch: Batch,
     ) -> float:
         """Traces a step on a batch and counts the FLOPs of its products."""
-        model = with_attention_kernels(nnx.eval_shape(self._model), None)
+        model = with_attention_kernels(nnx.eval_shape(self._shaped_model), None)
         merge = functools.partial(self.task.partition.merge, nnx.graphdef(model))
         return product_flops(self._raw_step(tx, merge), shapes, frozen, batch, key)
 
@@ -363,16 +370,17 @@ class Trainer(Configuration, group="training"):
         log(f"resumed from step {restored.step}{older}")
         return restored.step, restored.state, frozen
 
-    def _fresh(self, tx: optax.GradientTransformation) -> tuple[TrainState, PyTree]:
+    def _fresh(
+        self, tx: optax.GradientTransformation, shardings: TrainState, frozen: PyTree
+    ) -> tuple[TrainState, PyTree]:
         """Returns state and frozen parameters at step 0."""
         task, params = self.task, None
         if task.initial is not None:
             params = task.initial(nnx.to_pure_dict(nnx.state(self._model())))
-        _, state, _, frozen = create_state(
-            self._model, tx, self.on, ema=self.ema_decay is not None, params=params,
+        return new_state(
+            self._model, tx, shardings, frozen, ema=self.ema_decay is not None, params=params,
             partition=task.partition, seed=self.seed,
         )  # fmt: skip
-        return state, frozen
 
     # --- results ---------------------------------------------------------------------------------
 

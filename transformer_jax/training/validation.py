@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.task_progress import tracked
 from transformer_jax.core.trees import default_device, flatten_dict, with_leaves
+from transformer_jax.models.layers.basic import Shapes
 from transformer_jax.models.layers.parameters import values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import Merge
@@ -115,7 +116,7 @@ def validate_checkpoint(
     """
     mesh = make_mesh(MeshConfig(), [default_device()]) if mesh is None else mesh
     loaded = load_all_parts(directory, which, average=average)
-    make = lambda: task.model(nnx.Rngs(0))
+    make = lambda: task.model(Shapes(0))
     declared = abstract_parts(make, task.partition)
     trained, frozen = map(flatten_dict, (loaded.params, loaded.frozen))
     known = frozen | flatten_dict(dict(beside or {}))
