@@ -226,6 +226,8 @@ def test_the_trainer_knows_no_model():
 
 
 HEAVY = {"jax", "flax", "optax", "sacrebleu"}
+# Names for which jaxtyping imports JAX.
+OF_JAX = {"Array", "ArrayLike", "DTypeLike", "PRNGKeyArray", "PyTree", "Scalar", "ScalarLike"}
 
 
 def test_named_runs_are_listed_without_jax():
@@ -236,3 +238,5 @@ def test_named_runs_are_listed_without_jax():
             modules = [node.module] if isinstance(node, ast.ImportFrom) else []
             modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []
             assert not {module.partition(".")[0] for module in modules} & HEAVY, name
+            if modules == ["jaxtyping"]:
+                assert not {one.name for one in node.names} & OF_JAX, name

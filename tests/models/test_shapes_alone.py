@@ -11,7 +11,7 @@ from tests.models import test_captioner
 from tests.models.cases import KINDS
 from transformer_jax.models.build import make_model
 from transformer_jax.models.config import ComputeConfig
-from transformer_jax.models.layers.basic import Shapes
+from transformer_jax.models.layers.parameters import Shapes
 from transformer_jax.models.presets import PRESETS, bert
 
 TASKS = ("classify", "multi_label", "pair", "regress", "replaced", "tag", "qa")

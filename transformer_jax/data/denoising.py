@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from jaxtyping import Int
@@ -10,10 +10,12 @@ from jaxtyping import Int
 from transformer_jax.core.config_fields import Configuration, Range, Share
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.data import noise as noises
-from transformer_jax.data.loader import Batch
 from transformer_jax.data.plan import Batching, BatchShape
 from transformer_jax.data.sentences import SentenceStore, SentenceTexts
 from transformer_jax.data.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformer_jax.data.loader import Batch
 
 __all__ = ["DenoisingPlan", "NoiseConfig", "NoisyBatch", "check_tokenizer", "num_sentinels"]
 
@@ -142,7 +144,7 @@ class DenoisingPlan:
         epoch = step // self.steps_per_epoch if self._shuffle else 0
         return NoisyBatch(planned.indices, planned.S, planned.T, epoch)
 
-    def make(self, batch: NoisyBatch) -> Batch:
+    def make(self, batch: NoisyBatch) -> "Batch":
         """Returns the arrays of one batch, as for sentence pairs (``loader.make_batch``)."""
         B, pad = len(batch.indices), self._tokenizer.pad
         source, target = (np.full((B, width), pad, np.int32) for width in (batch.S, batch.T))

@@ -28,7 +28,8 @@ from transformer_jax.decoding.text_generation import Pending, beam_search_of, re
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windowed_generation import ContextTextGenerator, TextStart
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.models.layers.basic import Shapes, check_indices
+from transformer_jax.models.layers.basic import check_indices
+from transformer_jax.models.layers.parameters import Shapes
 from transformer_jax.models.lora_layers import choose_rows
 from transformer_jax.parallel.placement import ModelOrSplit, prepared, round_up_rows, split_model
 

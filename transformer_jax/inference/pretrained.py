@@ -164,7 +164,7 @@ def abstract_model(facts: Facts, config: ModelConfig | None = None) -> Any:
     """
     from flax import nnx
 
-    from transformer_jax.models.layers.basic import Shapes
+    from transformer_jax.models.layers.parameters import Shapes
 
     if facts.kind in FINE_TUNED:
         _ = facts.head  # refuses damaged settings

@@ -31,7 +31,7 @@ from transformer_jax.interop.tensor_memory import Memory, Shared, aligned
 from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.captioner import Captioner
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.layers.basic import Shapes
+from transformer_jax.models.layers.parameters import Shapes
 from transformer_jax.models.two_towers import TwoTowers
 
 __all__ = ["HFCheckpoint", "abstract_model", "open_hf_checkpoint", "parameter_shapes"]

@@ -33,7 +33,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.inference.facts import Facts
 from transformer_jax.models.build import Kind, make_model
 from transformer_jax.models.image_positions import image_positions, resized_positions
-from transformer_jax.models.layers.basic import Shapes
+from transformer_jax.models.layers.parameters import Shapes
 from transformer_jax.models.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recipes.explicit_settings import Given, with_given, with_normalization
 from transformer_jax.recipes.settings import Run, Trained, start_config

@@ -9,8 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from transformer_jax.core.trees import default_device
-from transformer_jax.models.layers.basic import Shapes
-from transformer_jax.models.layers.parameters import values
+from transformer_jax.models.layers.parameters import Shapes, values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import overlay
 from transformer_jax.parallel.sharding import shardings

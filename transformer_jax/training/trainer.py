@@ -23,8 +23,7 @@ from transformer_jax.core.keys import SCHEME, key_for, training_key
 from transformer_jax.core.runtime import uncollected
 from transformer_jax.core.task_progress import log, show_progress
 from transformer_jax.functional.jacobian_paths import product_flops
-from transformer_jax.models.layers.basic import Shapes
-from transformer_jax.models.layers.parameters import Parameters
+from transformer_jax.models.layers.parameters import Parameters, Shapes
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import Graph, Merge
 from transformer_jax.parallel.health import check_devices

@@ -11,8 +11,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.core.task_progress import tracked
 from transformer_jax.core.trees import default_device, flatten_dict, with_leaves
-from transformer_jax.models.layers.basic import Shapes
-from transformer_jax.models.layers.parameters import values
+from transformer_jax.models.layers.parameters import Shapes, values
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import Merge
 from transformer_jax.parallel.mesh import broadcast_json, gather_to_host, is_main_process, make_mesh

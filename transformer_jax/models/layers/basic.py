@@ -1,14 +1,14 @@
 """Modules with the parameters of one map each: linear, norm, table."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.errors import ArgumentError, DataError
 from transformer_jax.functional.layers import layer_norm, linear, linear_transposed, rms_norm
@@ -16,20 +16,18 @@ from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.sparse_table_gradient import replace_taken
 from transformer_jax.models.config import NormConfig
 from transformer_jax.models.layers.module import Module
-from transformer_jax.models.layers.parameters import logical_axes
+from transformer_jax.models.layers.parameters import initial, logical_axes
 
 __all__ = [
     "Embed",
     "Linear",
     "LinearTransposed",
     "Norm",
-    "Shapes",
     "TrainedRows",
     "apart",
     "check_indices",
     "check_tokens",
     "fused",
-    "initial",
     "side_by_side",
 ]
 
@@ -229,39 +227,3 @@ def check_tokens(tokens: object, name: str = "tokens") -> None:
         raise ArgumentError(f"{name} are {found}: an array of whole numbers [B T] is needed")
     if len(shape) != 2:
         raise ArgumentError(f"{name} have shape {shape}: [B T] is needed")
-
-
-class Shapes(nnx.Rngs):
-    """Random streams for a model of which only the shapes are needed: nothing is drawn.
-
-    ``nnx.eval_shape`` would trace the random numbers of every parameter, for most of its time.
-
-    Example:
-        >>> nnx.eval_shape(lambda: Linear(2, 3, (None, None), rngs=Shapes(0))).kernel.shape
-        (2, 3)
-    """
-
-
-Streams: TypeAlias = nnx.Rngs | nnx.RngStream
-Initializer = Callable[[Key[Array, ""], tuple[int, ...], DTypeLike], Array]
-
-
-def initial(init: Initializer, rngs: object, shape: tuple[int, ...]) -> Array:
-    """Returns the initial value of a parameter, in float32; zeros for :class:`Shapes`.
-
-    Raises:
-        ArgumentError: ``rngs`` is not random streams but, for example, a seed.
-
-    Example:
-        >>> initial(jax.nn.initializers.ones, 0, (2, 3))
-        Traceback (most recent call last):
-        ...
-        transformer_jax.core.errors.ArgumentError: rngs is 0: random streams are needed, ...
-    """
-    if isinstance(rngs, Shapes):
-        return jnp.zeros(shape, jnp.float32)
-    if not isinstance(rngs, Streams):
-        seed = rngs if isinstance(rngs, int) else 0
-        raise ArgumentError(f"rngs is {rngs!r}: random streams are needed, flax.nnx.Rngs({seed})")
-    key = rngs() if isinstance(rngs, nnx.RngStream) else rngs.params()
-    return init(key, shape, jnp.float32)

@@ -18,9 +18,9 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.layers.basic import initial
 from transformer_jax.models.layers.cache import LayerCache
 from transformer_jax.models.layers.module import Module
+from transformer_jax.models.layers.parameters import initial
 from transformer_jax.models.layers.recurrent_layers import RecurrentLayer
 
 __all__ = ["ConvolutionMixer", "RecurrentMixer", "make_mixer", "segments_of", "slot_size"]

@@ -7,22 +7,26 @@ declarations, and never parameter paths. Code that stacks modules declares their
 """
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, PyTree
+from jax.typing import DTypeLike
+from jaxtyping import Array, Key, PyTree
 
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.trees import Nested, path_name
 
 __all__ = [
     "INDEX_AXES",
     "LAYERS",
     "Parameters",
+    "Shapes",
     "at_depth",
     "declared_axes",
+    "initial",
     "is_matrix",
     "is_projection",
     "layer_depths",
@@ -250,3 +254,39 @@ def _layer(module: Model, i: int) -> Model:
             if isinstance(depth, tuple):
                 param.set_metadata(depth=depth[i])
     return layer
+
+
+class Shapes(nnx.Rngs):
+    """Random streams for a model of which only the shapes are needed: nothing is drawn.
+
+    ``nnx.eval_shape`` would trace the random numbers of every parameter, for most of its time.
+
+    Example:
+        >>> initial(jax.nn.initializers.normal(), Shapes(0), (1, 2))
+        Array([[0., 0.]], dtype=float32)
+    """
+
+
+Streams: TypeAlias = nnx.Rngs | nnx.RngStream
+Initializer = Callable[[Key[Array, ""], tuple[int, ...], DTypeLike], Array]
+
+
+def initial(init: Initializer, rngs: object, shape: tuple[int, ...]) -> Array:
+    """Returns the initial value of a parameter, in float32; zeros for :class:`Shapes`.
+
+    Raises:
+        ArgumentError: ``rngs`` is not random streams but, for example, a seed.
+
+    Example:
+        >>> initial(jax.nn.initializers.ones, 0, (2, 3))
+        Traceback (most recent call last):
+        ...
+        transformer_jax.core.errors.ArgumentError: rngs is 0: random streams are needed, ...
+    """
+    if isinstance(rngs, Shapes):
+        return jnp.zeros(shape, jnp.float32)
+    if not isinstance(rngs, Streams):
+        seed = rngs if isinstance(rngs, int) else 0
+        raise ArgumentError(f"rngs is {rngs!r}: random streams are needed, flax.nnx.Rngs({seed})")
+    key = rngs() if isinstance(rngs, nnx.RngStream) else rngs.params()
+    return init(key, shape, jnp.float32)

@@ -12,8 +12,8 @@ from transformer_jax.functional.alignment_scores import (
     projected_additive_scores,
 )
 from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
-from transformer_jax.models.layers.basic import initial
 from transformer_jax.models.layers.module import Module
+from transformer_jax.models.layers.parameters import initial
 from transformer_jax.models.recurrent_config import ScoreName
 
 __all__ = [

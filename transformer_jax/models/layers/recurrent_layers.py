@@ -11,9 +11,9 @@ from transformer_jax.functional.layers import dropout, linear
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.models.config import CellName
-from transformer_jax.models.layers.basic import Linear, initial
+from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.module import Module
-from transformer_jax.models.layers.parameters import at_depth, logical_axes
+from transformer_jax.models.layers.parameters import at_depth, initial, logical_axes
 
 __all__ = ["Recurrent", "RecurrentLayer"]
 

@@ -23,10 +23,10 @@ from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask, padding_mask
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
-from transformer_jax.models.layers.basic import Embed, Linear, TrainedRows, check_tokens, initial
+from transformer_jax.models.layers.basic import Embed, Linear, TrainedRows, check_tokens
 from transformer_jax.models.layers.cache import Cache
 from transformer_jax.models.layers.module import Module
-from transformer_jax.models.layers.parameters import at_depth, raise_depth
+from transformer_jax.models.layers.parameters import at_depth, initial, raise_depth
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.transformer.layers import (
     Memory,
