@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax import laws
+    from transformer_jax.core.runtime import enable_compilation_cache
     from transformer_jax.data.plan import ArrayPlan
     from transformer_jax.decoding.generation_config import GenerationConfig
     from transformer_jax.functional.attention import attend
@@ -112,6 +113,7 @@ __all__ = [
     "__version__",
     "adamw",
     "attend",
+    "enable_compilation_cache",
     "laws",
     "load",
     "make_mesh",
@@ -128,6 +130,7 @@ __version__ = "0.2.0.dev0"
 
 # The module of each name.
 _MODULES = {
+    "enable_compilation_cache": "core.runtime",
     "ArrayPlan": "data.plan",
     "GenerationConfig": "decoding.generation_config",
     "attend": "functional.attention",

@@ -1,8 +1,11 @@
 """Compiled programs are kept for the next start, and only where they may be."""
 
+import ast
 import os
 import subprocess
 import sys
+import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +46,37 @@ def test_a_second_start_finds_what_the_first_compiled(tmp_path, late):
     first, second = (subprocess.run([sys.executable, "-c", code], **how) for _ in range(2))
     assert first.stdout == second.stdout
     assert "jit__lambda" in first.stdout
+
+
+_CALL = """
+import jax, transformer_jax as tj
+compiled = []
+jax.monitoring.register_event_listener(
+    lambda event, **_: "cache_misses" in event and compiled.append(event)
+)
+tj.enable_compilation_cache()
+text = tj.load("runs/packed").generate("the red dog", max_new_tokens=2)
+print([text, len(compiled)])
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing_for_its_first_call(tmp_path):
+    with tarfile.open(Path(__file__).parents[1] / "stored/runs.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    settings = os.environ | {
+        "TRANSFORMER_JAX_CACHE": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "PYTHONPATH": str(Path(runtime.__file__).parents[2]),
+    }
+    settings.pop("JAX_COMPILATION_CACHE_DIR", None)
+    how = {"env": settings, "cwd": tmp_path, "capture_output": True, "text": True, "check": True}
+    first, second = (
+        ast.literal_eval(subprocess.run([sys.executable, "-c", _CALL], **how).stdout)
+        for _ in range(2)
+    )
+    assert first[0] == second[0]
+    assert first[1] > 0 == second[1]
 
 
 def test_nothing_is_kept_where_it_is_not_wanted(fresh, monkeypatch):

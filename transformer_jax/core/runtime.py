@@ -105,6 +105,9 @@ _MOST = 512 << 20  # bytes on disk
 def enable_compilation_cache() -> Path | None:
     """Makes JAX, imported or not, keep compiled programs on disk; returns the folder.
 
+    Commands do this by themselves; a program that imports the package decides for itself, since the
+    cache holds for all of its programs. Those compiled in under 0.2 s are not kept.
+
     The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``. Each kind of
     processor has its own subfolder, because programs are compiled for one. The oldest programs are
     removed if all together exceed 512 MB. Returns None, and does nothing, if the variable is
