@@ -1,8 +1,9 @@
 """A budget for tests: CPU seconds of all workers, and memory of each.
 
-CPU seconds depend on the machine, and on what else it does, so the unit is a run of a reference
-program, which each worker measures before, between and after its files of tests. ``make test``
-fails when its tests cost more.
+CPU seconds depend on the machine, and on what else it does meanwhile, so the unit is a run of a
+reference program, which each worker measures before, between and after its files of tests: what
+it spends between two measurements is divided by their mean. ``make test`` fails when its tests
+cost more.
 """
 
 import os
@@ -64,6 +65,7 @@ class Budget:
         self.references: list[float] = []
         self.measuring = 0.0  # CPU seconds of all references, which no test costs
         self.measured_at = 0.0  # CPU seconds of this process at the latest reference
+        self.runs = 0.0  # of the reference program, as much as was spent until then
         self.spent: Counter[str] = Counter()  # CPU seconds by test; "" is the rest
         self.peaks: list[float] = []
         self.lines: list[str] = []
@@ -75,6 +77,8 @@ class Budget:
     def _measure(self):
         start = cpu_seconds()
         self.references.append(reference_seconds())
+        around = self.references[-2:]
+        self.runs += (start - self.measured_at) / (sum(around) / len(around))
         self.measured_at = cpu_seconds()
         self.measuring += self.measured_at - start
 
@@ -91,8 +95,10 @@ class Budget:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        references, spent, peaks = node.workeroutput.get("budget", ([], {}, []))  # {} after a crash
+        nothing = ([], 0.0, {}, [])  # after a crash
+        references, runs, spent, peaks = node.workeroutput.get("budget", nothing)
         self.references += references
+        self.runs += runs
         self.spent.update(spent)
         self.peaks += peaks
 
@@ -103,13 +109,14 @@ class Budget:
             self.spent[""] = cpu_seconds() - self.spent.total() - self.measuring
             self.peaks.append(peak_gigabytes())
         if self.worker:
-            self.config.workeroutput["budget"] = self.references, dict(self.spent), self.peaks
+            worth = self.references, self.runs, dict(self.spent), self.peaks
+            self.config.workeroutput["budget"] = worth
         elif self.peaks:
             self._compare(session, exitstatus)
 
     def _compare(self, session, exitstatus):
         reference = sum(self.references) / len(self.references)
-        runs, gigabytes = self.spent.total() / reference, max(self.peaks)
+        runs, gigabytes = self.runs, max(self.peaks)
         most_runs, most_gigabytes = map(self.config.getoption, ("cpu_budget", "memory_budget"))
         self.lines = [
             f"CPU: {self.spent.total():.0f} s, or {runs:.0f} runs of the reference program of"

@@ -4,7 +4,10 @@ jaxtyping checks modules whose signatures have shapes, their own or those of a b
 beartype alone the others: it looks at the same types in less time, but has to find every name.
 """
 
+import functools
 import re
+import sys
+import typing
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +38,8 @@ def check_signatures(root: Path) -> None:
             derived = " ".join(re.findall(r"^class \w+\(([^)]*)\)", text, re.M))
             shapes = path in with_shapes or not bases.isdisjoint(re.findall(r"\w+", derived))
             modules[shapes].append(name)
+    if sys.version_info < (3, 12):  # which finds the members of a protocol once, not at each check
+        typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
     jaxtyping.jaxtyped = _of_outer_functions(jaxtyping.jaxtyped)
     injected.__beartype__ = _of_outer_functions(injected.__beartype__)
     jaxtyping.install_import_hook(modules[True], "beartype.beartype")

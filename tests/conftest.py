@@ -40,6 +40,7 @@ checked_signatures.check_signatures(ROOT)
 
 import jax
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.budget import Budget
 from tests.lowering import share_context
@@ -48,7 +49,12 @@ from tests.slices import Slice
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Nobody reads where a line of a lowered program comes from; to write it takes time.
+jax.config.update("jax_include_full_tracebacks_in_locations", False)
 share_context()
+# Hypothesis would parse the package in each worker for constants to draw; our tests say what they
+# draw.
+providers.is_local_module_file = lambda path: False
 
 
 # One for all workers of a run.

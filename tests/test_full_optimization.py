@@ -77,6 +77,7 @@ def test_stepwise_equals_teacher_forcing(decoder, method, prepared):
     laws.prefilled(method("__call__"), *parts, TOKENS, 2).require()
 
 
+@pytest.mark.slow
 def test_beams_equal_separate_sequences(decoder, method):
     cache = nnx.merge(*decoder).init_cache(None, 1, T, beams=B)
     parts = method("__call__"), method("step"), method("reorder"), cache
@@ -92,6 +93,7 @@ def test_no_gradient_comes_from_the_future(decoder):
     assert (gradient[:, :3] != 0).any()
 
 
+@pytest.mark.slow
 def test_packed_texts_equal_texts_of_their_own(method):
     alone = lambda tokens: method("__call__")(np.pad(tokens, ((0, 0), (0, T - tokens.shape[1]))))
     documents = [TOKENS[0, :4], TOKENS[1, :2]]

@@ -42,7 +42,8 @@ def strings(tree):
 def made():
     """Every call of ``command``: where it is, and the words, with ``PLACE`` for values."""
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "command(" in text else ():
             called = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "command"
             if called and node.args:
                 words = [one.value if isinstance(one, ast.Constant) else PLACE for one in node.args]

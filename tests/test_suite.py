@@ -24,7 +24,7 @@ def outcome(most_runs=10, most_gigabytes=2.0, workers=({"a": 3.0, "": 1.0}, {"b"
     options = {"numprocesses": 2, "cpu_budget": most_runs, "memory_budget": most_gigabytes}
     plugin = Budget(SimpleNamespace(getoption=lambda name, default=None: options[name]))
     for spent in workers:
-        output = {"budget": ([0.5, 1.5], spent, [1.8])}
+        output = {"budget": ([0.5, 1.5], sum(spent.values()), spent, [1.8])}
         plugin.pytest_testnodedown(SimpleNamespace(workeroutput=output))
     session = SimpleNamespace(exitstatus=code)
     plugin.pytest_sessionfinish(session, code)
@@ -49,7 +49,8 @@ def test_the_machine_is_measured_between_files_and_at_no_cost_to_tests(monkeypat
         return seconds
 
     monkeypatch.setattr(budget, "cpu_seconds", lambda: clock.now)
-    monkeypatch.setattr(budget, "reference_seconds", lambda: spend(2.0))
+    costs = iter((2.0, 2.0, 4.0))  # the machine is slower at the end
+    monkeypatch.setattr(budget, "reference_seconds", lambda: spend(next(costs)))
     plugin = Budget(SimpleNamespace(workerinput={}, workeroutput={}))
     plugin.pytest_sessionstart()
     spend(5)  # collection
@@ -62,8 +63,9 @@ def test_the_machine_is_measured_between_files_and_at_no_cost_to_tests(monkeypat
         with pytest.raises(StopIteration):
             hook.send(None)
     plugin.pytest_sessionfinish(SimpleNamespace(), 0)
-    references, spent, _ = plugin.config.workeroutput["budget"]
-    assert references == [2.0] * 3  # before, after the first file, and at the end
+    references, runs, spent, _ = plugin.config.workeroutput["budget"]
+    assert references == [2.0, 2.0, 4.0]  # before, after the first file, and at the end
+    assert runs == (5 + 3 * 40) / 2 + 2 * 40 / 3
     assert spent == {**dict.fromkeys("01234", 40), "": 5}
 
 

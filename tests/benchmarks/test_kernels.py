@@ -53,6 +53,7 @@ def test_flops_are_those_of_visible_pairs():
     assert work.bytes[0] == 4 * 4 * 2 * 4 * 8
 
 
+@pytest.mark.slow
 def test_all_ways_compute_the_same():
     case = cases.AttentionCase("small", batch=2, queries=40, head_dim=8, causal=True, lengths=True)
     work = cases.attention(case, "cpu", 9.0, "float32")

@@ -135,6 +135,7 @@ def test_a_decoder_reads_what_its_tokenizer_puts_around_a_text(
         assert float(share) == max(float(cell) for cell in every)
 
 
+@pytest.mark.slow
 def test_padding_at_the_end_of_a_text_is_not_its_last_token(published, run_command):
     """If padding is the end token, transformers reads the token before."""
     ended = published("llama_cls", after=("</s>",), pad_token_id=2)
@@ -160,6 +161,7 @@ def test_a_decoder_may_tell_numbers(published, run_command):
                                           for n in ("gpt2_multi", "gemma2_cls"))]
 )  # fmt: skip
 @pytest.mark.quick("llama_cls")
+@pytest.mark.slow
 def test_the_way_there_and_back(published, tmp_path, run_command, name):
     """A run gives the same labels, and is exported unchanged."""
     folder, run, back = published(name), tmp_path / "run", tmp_path / "back"

@@ -54,7 +54,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-@pytest.mark.quick("greedy", "beams")
+@pytest.mark.quick("beams")
 def test_a_translator_writes_what_ours_writes(lesson_run, name):
     """200 lines that it mostly has not seen; those that a limit cuts end otherwise by beams."""
     search, lines = SEARCHES[name], lines_of_words(200)

@@ -138,6 +138,7 @@ def _same(one, other):
 
 @pytest.mark.quick("bert", "ngram_run")
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.slow
 def test_every_method_works_after_the_folder_is_deleted(name, placed, count_openings):
     """Each call gives the same with and without the folder, and opens no file of it."""
     folder = placed(name)

@@ -108,6 +108,7 @@ def test_without_a_compiler_the_plan_is_an_estimate_that_says_so(run_command):
         ("finetune", "tag", {"training", "evaluation"}),
     ],
 )
+@pytest.mark.slow
 def test_every_family_has_a_plan_of_all_its_programs(command, name, programs, run_command):
     code, out, _ = run_command(command, name, "--plan", "80GiB:4", "--plan-json")
     found = json.loads("\n".join(out))

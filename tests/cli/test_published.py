@@ -96,6 +96,7 @@ SLOW = [
     ids=[f"{w[0]} {n}" for n, w in (*USES, *SLOW)],
 )
 @pytest.mark.quick("describe t5_encoder", "generate llama")
+@pytest.mark.slow
 def test_a_folder_is_used_like_the_run_made_of_it(
     published, text, tmp_path, run_command, name, words
 ):
@@ -216,6 +217,7 @@ def test_a_decoder_does_not_begin_with_what_it_has_not(
     assert run_command("convert", folder, tmp_path / "run")[0] == 4
 
 
+@pytest.mark.slow
 def test_settings_of_decoding_go_back_as_they_were(published, tmp_path, run_command):
     """In a file of their own where they had one, and in ``config.json`` alone otherwise."""
     assert run_command("export", published("bart"), tmp_path / "plain")[0] == 0

@@ -313,6 +313,7 @@ def test_samples_are_scored_as_teacher_forcing_does(kind):
 
 
 @pytest.mark.quick("gru")
+@pytest.mark.slow
 def test_a_wide_beam_is_exhaustive_search(kind):
     """Search over the cache, with beams that are reordered, finds what whole prefixes give."""
     forced = kind.forced

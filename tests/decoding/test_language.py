@@ -108,6 +108,7 @@ def slowly(kind, prompt, tokens):
 
 
 @pytest.mark.parametrize("kind", ["learned", pytest.param("rope", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_texts_are_those_of_slow_greedy_decoding(kind):
     """Cache = full forward, contexts that fill up and slide among them (row B30)."""
     found = model(kind).generate(greedy())
@@ -153,6 +154,7 @@ def test_a_text_in_pieces_is_the_whole_text():
             assert not any(word in one.text for word in request.stop)
 
 
+@pytest.mark.slow
 def test_stop_strings_cut_what_is_written_without_them():
     [[free]] = model().generate([GenerationRequest("abc", max_new_tokens=40, temperature=0)])
     word = free.text[10:12]

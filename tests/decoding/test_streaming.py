@@ -63,7 +63,7 @@ def texts(kind, count):
 
 
 # The first texts of each kind are quick, all 200 slow.
-@pytest.mark.quick("bpe-20", "bytes-20", "metaspace-20", "sentencepiece-20")
+@pytest.mark.quick("bytes-20", "metaspace-20")
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
@@ -117,6 +117,7 @@ def test_complete_characters_are_kept_where_a_text_is_cut_at_any_byte(kind):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "llama", "wordpiece", "characters"])
+@pytest.mark.quick("bytes", "llama")
 def test_stop_strings_end_streamed_and_generated_texts_alike(kind):
     tokenizer, draw = tokenizer_of(kind), random.Random(f"{SWEEP_SEED} {kind} stops")
     stopped = 0
@@ -147,6 +148,7 @@ def test_bytes_are_what_python_makes_of_them():
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "wordpiece"])
+@pytest.mark.quick("bytes")
 def test_an_n_gram_model_streams_what_it_generates(kind):
     tokenizer = tokenizer_of(kind)
     model = NgramLanguageModel.train(texts(kind, 60), tokenizer, order=3)

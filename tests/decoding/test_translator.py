@@ -166,6 +166,7 @@ def test_windows_leave_no_trace_and_are_not_waited_for(greedy, lines):
         same(one, other)
 
 
+@pytest.mark.slow
 def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
     """Stepwise with a cache equals whole prefixes without one."""
     model, tokenizer = letter_model(), Letters()
@@ -274,6 +275,7 @@ def test_a_lines_shape_is_its_own(translator):
     assert {shape for _, shape in tight.batches(range(9), lengths)} == {(1, 8), (1, 16)}
 
 
+@pytest.mark.slow
 def test_other_parameters_need_no_other_program(greedy, lines):
     translator = like(greedy)
     before = translator.translate(lines[:2])
@@ -303,6 +305,7 @@ def equations_of(jaxpr, looped=False):
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.quick("1")
+@pytest.mark.slow
 def test_weights_are_cast_once_and_not_at_every_token(beams):
     """In bfloat16, no loop of the program casts a matrix."""
     made = letter_model()

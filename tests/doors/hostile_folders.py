@@ -61,12 +61,7 @@ WEIGHTS = {
         ),
     ),
     "a deep header": bytes_of("model.safetensors", _header(('{"a": ' + DEEP).encode())),
-    "a million tensors": bytes_of(
-        "model.safetensors",
-        _header(
-            {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(10**6)}
-        ),
-    ),
+    "a million tensors": model("bert", lambda folder: _million_tensors(folder)),
     "an index outside of the folder": model(
         "bert", lambda folder: _index(folder, "../other.safetensors")
     ),
@@ -87,6 +82,11 @@ WEIGHTS = {
         _header({"a": {"dtype": "F999", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
     ),
 }
+
+
+def _million_tensors(folder: Path) -> None:
+    tensors = {f"t{i}": _tensor(0, 0, [0]) for i in range(10**6)}
+    (folder / "model.safetensors").write_bytes(_header(tensors))
 
 
 def _replace(folder: Path, name: str, text: str) -> None:
@@ -127,7 +127,9 @@ CONFIGURATIONS = {
     "a number for a name": rewritten("config.json", with_fields(hidden_act=12)),
     "an object for a name": rewritten("config.json", with_fields(model_type={"a": 1})),
     "a million labels": rewritten(
-        "config.json", with_fields(id2label={str(i): f"l{i}" for i in range(10**6)}), "bert_cls"
+        "config.json",
+        lambda old: {**old, "id2label": {str(i): f"l{i}" for i in range(10**6)}},
+        "bert_cls",
     ),
 }
 

@@ -201,6 +201,13 @@ def hf_check(program, flag, value, folder, capfdbinary):
         assert code == 2, case
 
 
+@pytest.mark.quick(
+    "seq2seq small",
+    "seq2seq luong0",
+    "decoder_only char-cpu",
+    "encoder_only small",
+    "decoder_only ppo",
+)
 @pytest.mark.parametrize("program", PROGRAMS, ids=hf_name)
 def test_a_value_is_used_or_refused_in_one_line(begin, program):
     for i, (named, flag, value) in enumerate(CASES):

@@ -128,6 +128,7 @@ def test_a_run_stands_in_the_report_with_its_scores_and_its_cost(trained, tmp_pa
     assert own["signature"] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, capsys):
     files = ["--source", f"{texts}/t.pt", "--target", f"{texts}/t.en"]
     more = ["--num-beams", "1", "--checkpoint", "average:2", "--output", str(tmp_path / "out")]

@@ -123,6 +123,7 @@ def test_a_block_has_the_cbow_loss_of_its_center_words(tables, block):
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_block_has_the_softmax_loss_of_its_pairs(tables, block):
     words, mask, _ = block
     contexts, targets = (jnp.array(side) for side in zip(*pairs_of(words, mask), strict=True))

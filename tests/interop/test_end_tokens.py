@@ -174,6 +174,7 @@ def test_an_exported_program_ends_by_any(decoder, translator, tmp_path, layout):
     assert layout == "llama" or tokens == list(wanted)[:NEW]
 
 
+@pytest.mark.slow
 def test_what_was_never_published_says_all_its_ends(decoder, tmp_path):
     """A model of other sizes has a configuration of its own, with the ends of its tokenizer."""
     from transformer_jax.interop.export import TextForm, write_model

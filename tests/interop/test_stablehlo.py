@@ -240,6 +240,7 @@ def test_a_single_sentence_is_translated_as_among_others(loaded):
         assert np.allclose(alone["log_probs"][0], together["log_probs"][row], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_are_arguments(exported):
     """Others of the same shapes give other results, without another program."""
     loaded = load_stablehlo(exported("decoder"))
@@ -317,7 +318,7 @@ def test_the_manifest_says_what_is_taken_and_given(exported):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick("translator", "decoder", "encoder", "classifier")
+@pytest.mark.quick("translator", "decoder")
 def test_no_platform_needs_code_of_its_own(exported, name):
     """Custom calls would tie a program to a platform; only checks of sizes are such."""
     for path in exported(name).glob("*.stablehlo"):

@@ -107,6 +107,7 @@ def test_training_leaves_the_model_and_ends_at_its_goal():
     assert found["accuracy"] > evaluated(model, answers, texts, batches=8, seed=0)["accuracy"]
 
 
+@pytest.mark.slow
 def test_evaluation_draws_other_batches_than_training():
     """A model whose loss is a number of the batch: training and evaluation see other numbers."""
     make = lambda key: {"x": jax.random.uniform(key, (1,))}

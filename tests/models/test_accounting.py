@@ -175,6 +175,7 @@ def test_forward_flops_are_those_of_xla(name):
 
 @pytest.mark.parametrize("name", UNROLLED)
 @pytest.mark.quick("bart, untied")
+@pytest.mark.slow
 def test_training_flops_are_those_of_xla(name):
     ours = accounting.model_cost(CONFIGS[name], batch=B, source_length=S, target_length=T)
     assert ours.training == pytest.approx(flops(lowered(CONFIGS[name], True)), rel=0.01)

@@ -125,6 +125,7 @@ class StatesOfPatches(BagOfPatches):
         return super().__call__(patches, key=key).states
 
 
+@pytest.mark.slow
 def test_an_encoder_without_padding_may_return_its_states_alone():
     texts, source = toy(), sentences(0)["inputs"]["source"]
     inputs = {"patches": jnp.eye(V)[source]}
@@ -135,6 +136,7 @@ def test_an_encoder_without_padding_may_return_its_states_alone():
     chex.assert_trees_all_equal(hidden(StatesOfPatches), hidden(BagOfPatches))
 
 
+@pytest.mark.slow
 def test_the_objective_gives_an_encoder_its_inputs_by_name():
     """Captions of pictures whose patches are one-hot vectors: the loss of the tokens."""
     texts, batch = toy(), sentences(0)
@@ -147,6 +149,7 @@ def test_the_objective_gives_an_encoder_its_inputs_by_name():
     )
 
 
+@pytest.mark.slow
 def test_the_transformer_is_the_composition_of_its_halves():
     """With the same parameters under the paths of its own fields."""
     apart = EmbeddingConfig(share_encoder_decoder_embeddings=False, dropout=0.0)

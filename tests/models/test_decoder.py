@@ -103,6 +103,7 @@ def text(rows=2, length=T, seed=0):
     return jnp.asarray(rng.integers(1, V, (rows, length)), jnp.int32)
 
 
+@pytest.mark.slow
 def test_scanned_layers_are_looped_ones():
     config = VARIANTS["window"]
     scanned = dataclasses.replace(config, compute=ComputeConfig(scan_layers=True))

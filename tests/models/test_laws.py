@@ -43,7 +43,7 @@ def test_no_gradient_comes_from_the_future(model):
     laws.causality_by_gradient(*model.hidden_of_vectors()).require()
 
 
-@over(KINDS, "decoder window", MODERN, "gru", "captioner", "speech cho")
+@over(KINDS, "decoder window", MODERN, "gru")
 def test_steps_with_a_cache_equal_the_whole(model):
     laws.cached(model.whole, model.step, model.cache(), model.tokens).require()
 

@@ -82,6 +82,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
+@pytest.mark.slow
 def test_the_four_steps_of_the_lecture():
     """Row T8 with an LSTM and dot products, one source and one step after the other."""
     model = nnx.merge(*drawn(lambda: make("dot")))

@@ -44,10 +44,7 @@ QUICK = (
     "siglip",
 )  # fmt: skip
 # Of each kind of model, with the mechanisms in which they differ.
-QUICK_OUTPUTS = (
-    "bert_mlm", "roberta", "gpt2_multi", "llama_yarn", "gemma2", "marian_unshared", "t5_gated",
-    "vit",
-)  # fmt: skip
+QUICK_OUTPUTS = ("bert_mlm", "gpt2_multi", "gemma2", "marian_unshared")
 KINDS = [name for name in REFERENCES.files if not name.endswith("error")]
 
 

@@ -41,6 +41,7 @@ def test_its_pooling_and_length_come_from_the_folder(vectors, folder):
     assert pools_of(read_facts(folder)) == "mean"
 
 
+@pytest.mark.slow
 def test_ids_are_those_of_transformers(folder):
     """With ``split_special_tokens`` if the text spells out a special token."""
     _, tokenizer = load(folder, kind="encoder")
@@ -50,6 +51,7 @@ def test_ids_are_those_of_transformers(folder):
         assert ours.tolist() == theirs.tolist(), sentence
 
 
+@pytest.mark.slow
 def test_sentence_vectors_are_those_of_transformers(vectors):
     [block] = vectors.embed(SENTENCES)
     found = np.asarray(block.vectors)

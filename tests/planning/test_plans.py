@@ -128,6 +128,7 @@ def test_a_run_that_does_not_fit_is_a_table_and_an_error_that_says_what_does(com
     assert out.splitlines()[1].split()[:3] == ["training", "512", "x"]
 
 
+@pytest.mark.slow
 def test_json_of_a_plan(compiled, capsys):
     compiled["of"] = lambda run, what: GIB
     run = RUNS["gpt2-small"][1]
@@ -142,6 +143,7 @@ def test_json_of_a_plan(compiled, capsys):
     assert found["programs"][0]["kernels"] == {"cudnn": 2}
 
 
+@pytest.mark.slow
 def test_a_plan_has_the_vocabulary_that_the_tokenizer_will_have(compiled, capsys):
     seen = []
     compiled["of"] = lambda run, what: seen.append(run.model.vocab_size) or GIB

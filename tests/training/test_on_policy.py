@@ -95,6 +95,7 @@ def test_samples_begin_with_their_prompts_and_end_with_padding():
         assert not np.isin(found.tokens[row, start:end], SPECIAL.suppress_tokens).any()
 
 
+@pytest.mark.slow
 def test_completions_of_a_prompt_lie_side_by_side_and_differ():
     found = draw_samples(group=4)
     rows = found.tokens.reshape(4, 4, -1)
@@ -119,6 +120,7 @@ def test_more_padding_before_the_prompts_changes_no_sample():
 
 @pytest.mark.quick("grpo")
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
+@pytest.mark.slow
 def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
     """Ratios are 1: the loss is what the formulas leave of it."""
     how = OnPolicy(method, length=6, group_size=4)

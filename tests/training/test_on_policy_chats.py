@@ -224,6 +224,7 @@ def test_a_sample_ends_where_a_chat_ends_and_has_its_text():
     assert ends == set(CHATS.end_tokens)
 
 
+@pytest.mark.slow
 def test_prompts_keep_their_numbers_in_every_part_and_group():
     train, valid = asked_of(conversations()), asked_of(conversations(5))
     texts = on_policy_task.reward_prompts(PreferenceSplits(train, valid))

@@ -133,6 +133,7 @@ def test_a_precomputed_reference_and_a_frozen_one_give_equal_losses_and_gradient
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_without_a_reference_the_objective_says_what_it_needs():
     with pytest.raises(ConfigError, match="needs a reference"):
         objectives.preference("dpo")(model(), batch_of(encoded(8).train))
@@ -141,6 +142,7 @@ def test_without_a_reference_the_objective_says_what_it_needs():
             objectives.preference("dpo", **how)
 
 
+@pytest.mark.slow
 def test_the_policy_begins_as_its_reference_and_the_reference_stays(tmp_path):
     found = encoded(40)
     task = preference_task.preference(found, CONFIG, TOKENIZER, ROWS)

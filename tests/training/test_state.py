@@ -31,6 +31,7 @@ def shards(tree):
     }
 
 
+@pytest.mark.slow
 def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
     mesh, tx = make_mesh(MeshConfig(fsdp=4, tensor=2)), optax.adamw(1e-3)
     graph, shapes, shardings, _ = abstract_state(make_toy, tx, mesh, ema=True)

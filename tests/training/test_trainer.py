@@ -168,6 +168,7 @@ def test_accumulated_is_the_whole_batch_with_own_weights(tmp_path, accumulation)
             np.testing.assert_allclose(one[name], other[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_frozen_keeps_every_bit_and_is_stored_once(tmp_path):
     run = trainer(tmp_path, tr_task(partition=HEAD))
     start = split(run._model())[1]
@@ -510,6 +511,7 @@ def test_a_failed_start_leaves_the_files_of_a_process_that_took_the_run_over(tmp
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_has_the_flops_of_its_kind(tmp_path, monkeypatch, capsys):
     """They are within 3 % of the formula, for any number of micro-batches."""
     B, T = 8, 64

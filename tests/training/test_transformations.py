@@ -104,6 +104,7 @@ def arrays(tree):
 
 @pytest.mark.quick("polyak")
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.slow
 def test_a_run_is_what_optax_does_alone(tmp_path, name):
     tx = OPTIMIZERS[name]
     _, result = fitted(tmp_path, tx)

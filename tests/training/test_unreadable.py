@@ -74,7 +74,7 @@ def payload(run, name):
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
 @pytest.mark.parametrize("part", ["manifest", "payload"])
-@pytest.mark.quick("manifest-5", "payload-13")
+@pytest.mark.quick("manifest-5")
 def test_training_does_not_go_on_beside_a_checkpoint_that_cannot_be_read(run, deny, part, code):
     path = run / NEWEST / "manifest.json" if part == "manifest" else payload(run, NEWEST)
     before = contents(run)

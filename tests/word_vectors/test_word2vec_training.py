@@ -354,6 +354,7 @@ def begun(tmp_path, text):
     ("group", "name", "value"),
     [("training", "seed", 7), ("training", "learning_rate", 0.2), ("text", "min_count", 2)],
 )
+@pytest.mark.slow
 def test_a_training_is_not_resumed_with_other_settings(begun, group, name, value):
     fields = json.loads((begun / run.CONFIG).read_text())
     was, fields[group][name] = fields[group][name], value

@@ -353,6 +353,7 @@ def test_checks_need_no_store(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_local_folder_is_its_own_storage(tmp_path):
     assert not isinstance(storage_of(tmp_path), ObjectStorage)
     assert storage_of(tmp_path / "none").names() == set()

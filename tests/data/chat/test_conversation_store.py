@@ -137,6 +137,7 @@ def rows_of(store, chosen, rows):
     return chat_rows(store, plan.batch(0), T, PAD)
 
 
+@pytest.mark.slow
 def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(store, loss):
     total, weight, gradient = loss(rows_of(store, [0, 2, 4], 3))
     alone = [loss(rows_of(store, [i], 3)) for i in (0, 2, 4)]

@@ -115,6 +115,7 @@ def test_the_oldest_turns_are_left_out_and_the_system_prompt_stays(make):
     assert len(session._model.encoder.prompt(seen)) <= CONTEXT
 
 
+@pytest.mark.slow
 def test_a_message_that_no_context_holds_is_refused_and_forgotten(make):
     session = ChatSession(make())
     talk(session, TALK[:1])

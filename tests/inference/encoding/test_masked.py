@@ -46,6 +46,7 @@ def full(model, ids, place):
     return np.asarray(jax.nn.softmax(found[0, place]))
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_whole_head(wordpiece):
     model, tokenizer = wordpiece
     fill = MaskFiller(*wordpiece)
@@ -62,6 +63,7 @@ def test_probabilities_are_those_of_the_whole_head(wordpiece):
         np.testing.assert_allclose([w.probability for w in words], shares[order], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_one_text_gets_does_not_depend_on_the_others(wordpiece):
     fill = MaskFiller(*wordpiece)
     texts = ["[MASK] dog", "a [MASK] fox [MASK] over [MASK]", "the dog sat [MASK]"]

@@ -186,6 +186,7 @@ def test_projections_of_a_subclass_are_called(kind, factor):
         np.testing.assert_allclose(whole, factor * X @ kernel, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_block_reads_memory_from_its_cache():
     config = dataclasses.replace(CONFIG, attention=AttentionConfig(num_heads=N))
     block = nnx.merge(*drawn(lambda: Block(config, cross=True, rngs=nnx.Rngs(0))))
