@@ -25,7 +25,8 @@ done < <(paste <(echo "$pairs") <(echo "$translated"))
 
 echo
 "${bin}transformer-jax" attention "$run" "Em Dezembro, Lucas irá viajar ao Rio." --output "$run/attention.html"
-echo "pictures: $run/attention.html, $run/attention.png, $run/curves.png"
+"${bin}transformer-jax" explore "$run" --text "Em Dezembro, Lucas irá viajar ao Rio." --output "$run/explore.html"
+echo "pictures: $run/attention.html, $run/attention.png, $run/curves.png; the model in a browser: $run/explore.html"
 echo "the demo took $((SECONDS - start)) s"
 if [ -z "${DEMO_STEPS:-}" ] && [ ${#wrong[@]} -gt 0 ]; then
   printf 'demo: FAILED: %s of the four sentences are not translated as in the lecture\n' ${#wrong[@]} >&2

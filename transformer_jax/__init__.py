@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
     from transformer_jax.inference.loading import load
+    from transformer_jax.models.activations import capture
     from transformer_jax.models.composed import EncoderDecoder
     from transformer_jax.models.config import (
         AttentionConfig,
@@ -113,6 +114,7 @@ __all__ = [
     "__version__",
     "adamw",
     "attend",
+    "capture",
     "enable_compilation_cache",
     "laws",
     "load",
@@ -134,6 +136,7 @@ _MODULES = {
     "ArrayPlan": "data.plan",
     "GenerationConfig": "decoding.generation_config",
     "attend": "functional.attention",
+    "capture": "models.activations",
     "Mask": "functional.masks",
     "Attention": "models.transformer.layers",
     "register_mixer": "models.transformer.layers",

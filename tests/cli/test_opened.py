@@ -34,6 +34,7 @@ TRANSLATOR = {
     "score": lambda model: model.score(TEXT, "carte"),
     "attention": lambda model: model.attention(TEXT, "carte"),
     "languages": lambda model: model.languages,
+    "capture": lambda model: model.capture(TEXT, "carte", at="*")["logits"],
 }
 LANGUAGE = {
     "generate": lambda model: model.generate(TEXT, **FEW),
@@ -44,6 +45,7 @@ LANGUAGE = {
 DECODER = LANGUAGE | {
     "hf": lambda model: model.generate(TEXT, generation_config="hf", max_new_tokens=2),
     "attention": lambda model: model.attention(TEXT),
+    "capture": lambda model: model.capture(TEXT)["logits"],
 }
 CHAT = DECODER | {"chat": lambda model: model.chat(ASKED, **FEW)}
 VECTORS = {
@@ -51,7 +53,8 @@ VECTORS = {
     "layers": lambda model: model.embed(TEXT, layers="all", pooling="cls"),
     "attention": lambda model: model.attention(TEXT),
 }
-CLASSES = {"classify": lambda model: model(TEXT)}
+LABELS = {"classify": lambda model: model(TEXT)}
+CLASSES = LABELS | {"capture": lambda model: model.capture(TEXT)["logits"]}
 CALLS = {
     "bart": TRANSLATOR,
     "gpt2": CHAT,
@@ -71,7 +74,7 @@ CALLS = {
     **dict.fromkeys(("t5", "pegasus", "marian"), TRANSLATOR),
     **dict.fromkeys(("opt", "llama", "gemma2", "phi3", "qwen3"), CHAT),
     **dict.fromkeys(("roberta", "distilbert"), VECTORS),
-    **dict.fromkeys(("gpt2_multi", "llama_cls"), CLASSES),
+    **dict.fromkeys(("gpt2_multi", "llama_cls"), LABELS),
     "bert_multi": VECTORS | CLASSES,
     "vit_gpt2": {
         "caption": lambda model: model(PICTURE),

@@ -285,6 +285,10 @@ DOORS: tuple[Door, ...] = (
         "attention --sentence",
         "attention --target",
         "*.attention",
+        "*.capture",
+        "*.explore",
+        "explore",
+        "explore --text",
     ),
     _use(
         "generate",

@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "look inside": {
         "attention": "Write a page with the attention of every layer and head.",
+        "explore": "Write a page that runs a model in the browser.",
         "describe": "Print architecture, parameters, FLOPs and bytes.",
         "doctor": "Check a model's invariants (laws) on this machine.",
         "verify": "Check the files of a run against their checksums.",

@@ -13,14 +13,14 @@ from transformer_jax.core.config_fields import Configuration
 from transformer_jax.data.bad_rows import BadRowPolicy
 from transformer_jax.data.words import mark_groups
 
-__all__ = ["PlacedText", "Preparation", "ReadSettings", "TextNormalization", "compose"]
+__all__ = ["BLANKS", "PlacedText", "Preparation", "ReadSettings", "TextNormalization", "compose"]
 
 TextNormalization = Literal["nfc", "none"]
 
 _SPACES = 0x3001  # white space of every script is below this
 # Not part of a line at its ends: white space of any script, a byte order mark left over from the
 # file, and zero-width blanks.
-_BLANKS = "".join(filter(str.isspace, map(chr, range(_SPACES)))) + "\ufeff\u200b\u2060"
+BLANKS = "".join(filter(str.isspace, map(chr, range(_SPACES)))) + "\ufeff\u200b\u2060"
 _LINE_END = re.compile(r"\r?\n")
 
 
@@ -146,7 +146,7 @@ class Preparation(Configuration, group="data.read"):
             >>> Preparation().line("\u3000este\u0301 aqui\u00a0\r\n")
             'esté aqui'
         """
-        return self.text(text.strip(_BLANKS))
+        return self.text(text.strip(BLANKS))
 
     def source(self, text: str) -> str:
         """Prepares a line as an encoder reads it, after the prefix; an empty line stays empty.

@@ -296,6 +296,11 @@ class Tokenizer:
         """The ids of special tokens: padding, start, end, unknown and mask."""
         return self._special | ({self.unk} if self.unk is not None else set())
 
+    @property
+    def never_text(self) -> frozenset[int]:
+        """The special tokens that a text never contains, even if it spells them out."""
+        return self._never_text
+
     def save(self, path: str | pathlib.Path) -> None:
         """Writes ``tokenizer.json``, and next to it the file for targets if there is one."""
         path = pathlib.Path(path)

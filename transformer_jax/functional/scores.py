@@ -142,23 +142,33 @@ class Scores:
             Array([[0.5, 0.5],
                    [0.5, 0.5]], dtype=float32)
         """
-        (B, N, T, _), (_, K, S, _) = q.shape, k.shape
-        allowed = None if self.mask is None else self.mask.array(T, S)
-        if isinstance(self.score, ScaledDot):
-            return self._softmax(self.score(q, k), allowed)
-        s = self.score(q, k if K == N else jnp.repeat(k, N // K, axis=1))
-        if s.shape != (B, N, T, S):
-            raise ArgumentError(
-                f"attend: score gives shape {s.shape}, not [B N T S] = {(B, N, T, S)}"
-            )
-        # A score may be -inf where the mask hides a key.
-        allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed
-        return self._softmax(products.widen(s), allowed)
+        return self.softmax(self.before_mask(q, k))
 
-    def _softmax(self, s: Array, allowed: Array | None) -> Array:
-        if self.bias is not None:
-            s = s + self.bias.astype(s.dtype)
-            allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed  # it may be -inf
+    def before_mask(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B K S J"]
+    ) -> Float[Array, "B N T S"]:
+        """Returns ``score(q, k) + bias``, in float32.
+
+        Raises:
+            ArgumentError: The score returns the wrong shape.
+        """
+        (B, N, T, _), (_, K, S, _) = q.shape, k.shape
+        if isinstance(self.score, ScaledDot):
+            s = self.score(q, k)
+        else:
+            s = self.score(q, k if K == N else jnp.repeat(k, N // K, axis=1))
+            if s.shape != (B, N, T, S):
+                raise ArgumentError(
+                    f"attend: score gives shape {s.shape}, not [B N T S] = {(B, N, T, S)}"
+                )
+            s = products.widen(s)
+        return s if self.bias is None else s + self.bias.astype(s.dtype)
+
+    def softmax(self, s: Float[Array, "B N T S"]) -> Float[Array, "B N T S"]:
+        """Returns the softmax of the values of :meth:`before_mask`, over visible keys."""
+        allowed = None if self.mask is None else self.mask.array(*s.shape[2:])
+        if allowed is None and not (isinstance(self.score, ScaledDot) and self.bias is None):
+            allowed = jnp.ones((1, 1, 1, 1), bool)  # scores and biases may be -inf
         return masked_softmax(s, allowed)
 
     def last_queries(self, count: int, skip: int) -> "Scores":

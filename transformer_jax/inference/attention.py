@@ -14,6 +14,7 @@ from jaxtyping import Float
 from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.decoding.generation_config import TRANSLATION, GenerationConfig
+from transformer_jax.decoding.partial_text import Source
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.decoding.windowed_generation import TextStart
@@ -36,6 +37,9 @@ __all__ = [
     "decoder_attention",
     "encoder_attention",
     "one_text",
+    "pieces",
+    "read_pair",
+    "readable_tokens",
     "translation_attention",
 ]
 
@@ -168,6 +172,33 @@ def translation_attention(
         DataError: The target exceeds the model's context.
     """
     tokenizer = translator.tokenizer
+    read, text, ids, written = read_pair(translator, source, target, search, direction)
+    inputs = [tokenizer.bos, *written[:-1]]
+
+    filled, lengths = translator.fill_sources([ids], 1, len(ids))
+    maps = translator.attend(translator.params, filled, np.asarray([inputs], np.int32), lengths)
+    weights = {kind: np.asarray(array) for kind, array in maps.items()}
+    start = pieces(tokenizer, [tokenizer.bos])[0]
+    columns = readable_tokens(translator.source_names(ids))
+    shown = translation_maps(columns, pieces(tokenizer, written), weights, start=start)
+    return TextAttention(str(read), text, shown)
+
+
+def read_pair(
+    translator: Translator,
+    source: Any,
+    target: str | None = None,
+    search: GenerationConfig | None = None,
+    direction: Direction = DEFAULT_DIRECTION,
+) -> tuple[Any, str, Source, list[int]]:
+    """Returns a source and its target as they are read, and the ids of both, the end included.
+
+    The arguments are those of :func:`translation_attention`.
+
+    Raises:
+        ConfigError: A language is unknown or missing.
+        DataError: The target exceeds the model's context.
+    """
     [frame] = translator.frames(direction, 1)
     read = translator.prepared(source)
     with warn_of_texts(translator.counts):
@@ -183,15 +214,7 @@ def translation_attention(
             f"the target has {plural(len(written), 'token')}: at most {translator.longest} are "
             f"possible: shorten it"
         )
-    inputs = [tokenizer.bos, *written[:-1]]
-
-    filled, lengths = translator.fill_sources([ids], 1, len(ids))
-    maps = translator.attend(translator.params, filled, np.asarray([inputs], np.int32), lengths)
-    weights = {kind: np.asarray(array) for kind, array in maps.items()}
-    start = _pieces(tokenizer, [tokenizer.bos])[0]
-    columns = _readable(translator.source_names(ids))
-    shown = translation_maps(columns, _pieces(tokenizer, written), weights, start=start)
-    return TextAttention(str(read), text, shown)
+    return read, text, ids, written
 
 
 def decoder_attention(
@@ -219,7 +242,7 @@ def decoder_attention(
         )
     run = lambda params, tokens: nnx.merge(graph, params).attention_maps(tokens)
     weights = jax.jit(run)(params, np.asarray([read[:-1]], np.int32))
-    begin, *written = _pieces(tokenizer, read)
+    begin, *written = pieces(tokenizer, read)
     maps = translation_maps([], written, {"decoder": np.asarray(weights)}, start=begin)
     return TextAttention(text, "", maps)
 
@@ -293,26 +316,28 @@ def encoder_attention(vectors: Any, texts: Sequence[str]) -> TextAttention:
         DataError: The texts exceed the model's context.
     """
     tokens, weights = vectors.attention(*texts)
-    maps = translation_maps(_readable(tokens), [], {"encoder": weights})
+    maps = translation_maps(readable_tokens(tokens), [], {"encoder": weights})
     return TextAttention("\t".join(map(vectors.prepared, texts)), "", maps)
 
 
-def one_text(text: Any, what: str = "text") -> str:
-    """Checks that a call has one text, and returns it.
+def one_text(text: Any, what: str = "text", use: str = "attention") -> str:
+    """Checks that a call of ``use`` has one text, and returns it.
 
     Raises:
         ArgumentError: The text is not a string, or empty.
     """
     if not isinstance(text, str):
-        raise ArgumentError(f"attention: {what} is {type(text).__name__}: give one string")
+        raise ArgumentError(f"{use}: {what} is {type(text).__name__}: give one string")
     if not text.strip():
-        raise ArgumentError(f"attention: the {what} is empty: give a text")
+        raise ArgumentError(f"{use}: the {what} is empty: give a text")
     return text
 
 
-def _pieces(tokenizer: TextTokenizer, ids: Iterable[int]) -> list[str]:
-    return _readable(tokenizer.convert_ids_to_tokens(ids))
+def pieces(tokenizer: TextTokenizer, ids: Iterable[int]) -> list[str]:
+    """Returns a readable name for each id."""
+    return readable_tokens(tokenizer.convert_ids_to_tokens(ids))
 
 
-def _readable(tokens: Iterable[str]) -> list[str]:
+def readable_tokens(tokens: Iterable[str]) -> list[str]:
+    """Returns the names of tokens with visible blanks and line ends."""
     return [token.replace(" ", "▁").replace("\n", "⏎") for token in tokens]

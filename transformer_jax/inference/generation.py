@@ -15,9 +15,10 @@ from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.requests import CountingLanguageModel, TextScore
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.inference.attention import DecoderAttention, TranslatorAttention
 from transformer_jax.inference.base import Predictor, listed, warn_after, warn_of_texts
+from transformer_jax.inference.capture import DecoderCapture, TranslatorCapture
 from transformer_jax.inference.directions import DirectedPredictor, Languages
+from transformer_jax.inference.exploring import Explorable
 from transformer_jax.inference.folder_generation import note_unused_here
 from transformer_jax.inference.generation_settings import (
     ConfigChoice,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["LanguageModelPredictor", "TranslationPredictor", "generated"]
 
 
-class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
+class TranslationPredictor(TranslatorCapture, Explorable, DirectedPredictor, Predictor):
     """A trained encoder-decoder as a function from sentences to translations.
 
     On CTranslate2, ``model`` is None, and it can only translate. A recurrent model can translate
@@ -199,7 +200,7 @@ class TranslationPredictor(TranslatorAttention, DirectedPredictor, Predictor):
         return self._translator
 
 
-class LanguageModelPredictor(DecoderAttention, Predictor):
+class LanguageModelPredictor(DecoderCapture, Explorable, Predictor):
     """A trained decoder, or an n-gram model, as a function from prompts to texts.
 
     On CTranslate2, ``model`` is None.

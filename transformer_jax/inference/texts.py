@@ -11,11 +11,13 @@ from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
 from transformer_jax.inference.base import Predictor, listed, several, warn_of_texts
+from transformer_jax.inference.capture import EncoderCapture
 from transformer_jax.inference.embedding import Embedding
 from transformer_jax.inference.encoders import check_question, check_task, mask_filler, task_runner
 from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
 from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.inference.encoding.task_runner import AnswerSpan
+from transformer_jax.inference.exploring import Explorable
 from transformer_jax.inference.results import (
     Classification,
     MultiLabelClassification,
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 
-class EncoderPredictor(Embedding, Predictor):
+class EncoderPredictor(EncoderCapture, Explorable, Embedding, Predictor):
     """A pre-trained encoder: vectors of texts, and masked tokens."""
 
     def __init__(self, opened: "Pretrained"):
@@ -71,7 +73,7 @@ class EncoderPredictor(Embedding, Predictor):
         return found[0] if isinstance(texts, str) else found
 
 
-class _Task(Embedding, Predictor):
+class _Task(EncoderCapture, Explorable, Embedding, Predictor):
     """A fine-tuned model."""
 
     tasks: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ class _Task(Embedding, Predictor):
     _predictor: Any
 
     def __init__(self, opened: "Pretrained"):
-        facts = opened.facts
+        facts, self._opened = opened.facts, opened
         self._head = check_task(facts, *self.tasks)
         self._predictor = task_runner(opened)
         self.model, self.tokenizer = opened.module, opened.tokenizer

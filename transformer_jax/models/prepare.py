@@ -1,6 +1,7 @@
 """Layouts of a finished model: fused projections, and separate or stacked blocks."""
 
 import dataclasses
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +9,18 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from transformer_jax.models.layers.basic import Linear, side_by_side
+from transformer_jax.models.layers.surgery import replaced
 from transformer_jax.models.transformer.layers import Attention, Stack
 
-__all__ = ["fuse_qkv", "separate_blocks", "stack_blocks", "unstack_blocks"]
+__all__ = [
+    "fuse_qkv",
+    "separate_blocks",
+    "stack_blocks",
+    "unstack_blocks",
+    "with_separate_blocks",
+]
+
+Model = TypeVar("Model", bound=nnx.Module)
 
 
 def fuse_qkv(attention: Attention) -> Attention:
@@ -45,6 +55,17 @@ def separate_blocks(stack: Stack) -> Stack:
     compute = dataclasses.replace(stack.config.compute, scan_layers=False)
     made.config = dataclasses.replace(stack.config, compute=compute)
     return made
+
+
+def with_separate_blocks(model: Model) -> Model:
+    """Returns the model with separate parameters for each block of every scanned stack."""
+
+    def separate(path: str, module: nnx.Module) -> nnx.Module | None:
+        if not isinstance(module, Stack) or isinstance(module.blocks, nnx.List):
+            return None
+        return separate_blocks(module)
+
+    return replaced(model, separate)
 
 
 def stack_blocks(blocks: dict[int, PyTree]) -> PyTree:

@@ -139,6 +139,10 @@ class MaskFiller:
             )
         return ids
 
+    def has_mask(self, text: str) -> bool:
+        """Returns whether a text has a mask."""
+        return len(self._parts(text)) > 1
+
     def _parts(self, text: str) -> list[str]:
         """Returns the parts of a text between its masks."""
         assert self._tokenizer.mask is not None

@@ -286,13 +286,22 @@ class Embedder:
         Raises:
             DataError: The texts are longer than the model's length.
         """
+        examples = self.one_example(text, second)
+        return self._tokenizer.convert_ids_to_tokens(examples.store.ids.tolist()), self._maps(
+            examples
+        )
+
+    def one_example(self, text: str, second: str | None = None) -> EncodedExamples:
+        """Returns the ids of a text or a pair, with special tokens.
+
+        Raises:
+            DataError: The texts are longer than the model's length.
+        """
         seconds = None if second is None else [self.prepared(second)]
         examples, cut = self._encode([self.prepared(text)], seconds)
         if cut:
             raise DataError(f"the text has more than {plural(self.length, 'token')}: shorten it")
-        return self._tokenizer.convert_ids_to_tokens(examples.store.ids.tolist()), self._maps(
-            examples
-        )
+        return examples
 
     def _maps(self, examples: EncodedExamples) -> Float[np.ndarray, "L 1 N T T"]:
         """Returns the attention weights of one example in every head."""
