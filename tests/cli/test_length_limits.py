@@ -25,7 +25,7 @@ from transformer_jax.inference.hf_generation import _continuation
 from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.recipes.scored_texts import beam_search
 from transformer_jax.recipes.tasks.translation_task import decode_texts
-from transformer_jax.recipes.translation import EvaluateTranslator
+from transformer_jax.recipes.translation_evaluation import EvaluateTranslator
 
 
 @pytest.fixture(scope="module")

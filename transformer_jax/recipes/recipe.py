@@ -132,7 +132,6 @@ class Recipe(Generic[AnyRun, Data]):
         reads_features: Whether the model reads features instead of tokens.
         keeps_publication: Whether a run that starts from a published model of its family keeps the
             record of the origin.
-        evaluation: The dataclass of the flags of ``evaluate``; None if there is no evaluation.
         has_plan: Whether ``--plan`` supports its runs.
         has_estimate: Whether ``--plan`` estimates memory if the target has no compiler.
         plans_decoding: Whether plans include the programs that generate texts.
@@ -151,11 +150,15 @@ class Recipe(Generic[AnyRun, Data]):
     metrics: ClassVar[tuple[str, ...]] = ()
     reads_features: ClassVar[bool] = False
     keeps_publication: ClassVar[bool] = False
-    evaluation: ClassVar[type | None] = None
     has_plan: ClassVar[bool] = False
     has_estimate: ClassVar[bool] = True
     plans_decoding: ClassVar[bool] = True
     decoding: ClassVar[Literal["search", "sample"] | None] = None
+
+    @property
+    def evaluation(self) -> type | None:
+        """The dataclass of the flags of ``evaluate``; None if there is no evaluation."""
+        return None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

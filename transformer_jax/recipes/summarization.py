@@ -61,7 +61,7 @@ class Summarization(TextToText[SummarizationRun, SummarySplits]):
     title = "a summarizer"
     config: ClassVar[type] = SummarizationRun
     metrics = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-    evaluation: ClassVar[type] = EvaluateSummaries
+    evaluation = EvaluateSummaries
 
     @functools.cached_property
     def runs(self) -> Named:

@@ -34,7 +34,6 @@ from transformer_jax.recipes.settings import Adapted, RunConfig, TokenBatches, T
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.directions import sampled_texts
 from transformer_jax.recipes.tasks.settings import EvaluationConfig
-from transformer_jax.recipes.translation_evaluation import EvaluateTranslator, evaluate_translator
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig, ScheduleConfig
 
 if TYPE_CHECKING:
@@ -129,7 +128,13 @@ class Translation(TextToText[Run, Splits]):
     title = "a translator"
     config: ClassVar[type] = Run
     metrics: ClassVar[tuple[str, ...]] = ("sacrebleu",)
-    evaluation: ClassVar[type] = EvaluateTranslator
+
+    @functools.cached_property
+    def evaluation(self) -> type:
+        """The flags of ``evaluate``."""
+        from transformer_jax.recipes.translation_evaluation import EvaluateTranslator
+
+        return EvaluateTranslator
 
     @functools.cached_property
     def runs(self) -> Named:
@@ -177,6 +182,8 @@ class Translation(TextToText[Run, Splits]):
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics of translations of a file."""
+        from transformer_jax.recipes.translation_evaluation import evaluate_translator
+
         return evaluate_translator(request, facts)
 
 
