@@ -331,7 +331,7 @@ def translate(model, words, sentence, limit, beams=4):
     return words.text(tokens)
 
 
-def main(pairs=30_000, steps=600, batch=128, peak_at=200):
+def main(pairs=30_000, steps=800, batch=128, peak_at=200):
     """Trains on the built-in corpus, and translates the lecture's four sentences."""
     from transformer_jax.data.corpora.phrasebook import L1_PAIRS, generate
 

@@ -33,6 +33,7 @@ ORDER = (
     ("laboratory",),
     ("laws",),
     ("doctor",),
+    ("exercises",),
     ("lectures",),
     ("cli",),
 )  # fmt: skip
@@ -55,7 +56,7 @@ LIBRARY = {
 }  # fmt: skip
 APPLICATION = {
     "word_vectors", "visual", "recipes", "inference", "planning", "laboratory", "doctor",
-    "lectures", "cli",
+    "exercises", "lectures", "cli",
 }  # fmt: skip
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from transformer_jax.core.runtime import enable_compilation_cache
     from transformer_jax.data.plan import ArrayPlan
     from transformer_jax.decoding.generation_config import GenerationConfig
+    from transformer_jax.exercises.checking import check
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
     from transformer_jax.inference.loading import load
@@ -115,6 +116,7 @@ __all__ = [
     "adamw",
     "attend",
     "capture",
+    "check",
     "enable_compilation_cache",
     "laws",
     "load",
@@ -154,6 +156,7 @@ _MODULES = {
     "OptimizerConfig": "training.settings",
     "ScheduleConfig": "training.settings",
     "adamw": "training.settings",
+    "check": "exercises.checking",
     "merging": "models.partition",
     "TrainState": "training.state",
     "split": "training.state",

@@ -142,6 +142,7 @@ def arguments_of(name, flag, runs, folder):
         "describe": [] if flag == "preset" else [translator],
         "verify": [translator],
         "lecture": ["B33"],
+        "check": ["shift_right", str(Path(__file__).parents[2] / "course/transformer.py")],
         "bpe-merges": ["a cab"],
         "tokenize": [decoder, "a cab"],
         "compare-tokenizers": [text],

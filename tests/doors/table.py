@@ -417,6 +417,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "analogy --section",
         "lecture --rows",
         "lecture",
+        "check",
+        "check --words",
         "DistributedConfig.coordinator_address",
         "probe --label",
         "probe --text",

@@ -82,6 +82,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "report": "Compare published figures with those of your runs.",
     },
     "this program": {
+        "check": "Check exercises: functions of a Transformer that you wrote yourself.",
         "lecture": "Print what a row of the lectures shows, with its code, test and command.",
         "completion": "Print a script that completes commands in bash, zsh or fish.",
     },

@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from transformer_jax.data.words import blank_words
 
-__all__ = ["MergeStep", "bpe_merges", "merge_lines", "merge_steps"]
+__all__ = [
+    "MergeStep",
+    "bpe_merges",
+    "join_pair",
+    "merge_lines",
+    "merge_steps",
+    "pair_counts",
+]
 
 Words = dict[tuple[str, ...], int]
 
@@ -69,14 +76,20 @@ def _steps(text: str) -> Iterator[MergeStep]:
     """The text before the first merge and after each, until no pair is left."""
     words = tuple(tuple(word) for word in blank_words(text))
     yield MergeStep(None, 0, words)
-    while pairs := _pair_counts(collections.Counter(words)):
+    while pairs := pair_counts(collections.Counter(words)):
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        joined = {word: _join(word, best) for word in set(words)}
+        joined = {word: join_pair(word, best) for word in set(words)}
         words = tuple(joined[word] for word in words)
         yield MergeStep(best, pairs[best], words)
 
 
-def _pair_counts(words: Words) -> dict[tuple[str, str], int]:
+def pair_counts(words: Words) -> dict[tuple[str, str], int]:
+    """Counts the pairs of adjacent subwords, given how often each word occurs.
+
+    Example:
+        >>> dict(pair_counts({("a", "a", "b"): 2}))
+        {('a', 'a'): 2, ('a', 'b'): 2}
+    """
     counts: dict[tuple[str, str], int] = collections.Counter()
     for word, count in words.items():
         for pair in itertools.pairwise(word):
@@ -84,7 +97,13 @@ def _pair_counts(words: Words) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+def join_pair(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    """Merges a pair of subwords wherever it occurs in a word, from the left.
+
+    Example:
+        >>> join_pair(("a", "a", "a"), ("a", "a"))
+        ('aa', 'a')
+    """
     out: list[str] = []
     for piece in word:
         # A merged subword cannot be the left half again, since it is longer.

@@ -11,7 +11,7 @@ import re
 import resource
 import sys
 
-__all__ = ["SECONDS", "main"]
+__all__ = ["SECONDS", "limit_process", "main"]
 
 # Seconds of processor time and bytes of memory, in addition to the program's.
 SECONDS, _MEMORY = 2, 256 * 2**20
@@ -29,7 +29,8 @@ def main(folder: str) -> None:
     sys.path.append(folder)
     import tokenizers
 
-    _limit()
+    limit_process(SECONDS, _MEMORY)
+    _set(resource.RLIMIT_NPROC, 0)
     text = sys.stdin.read()
     sys.stdout.write(json.dumps({"reason": _reason(tokenizers, json.loads(text), text)}) + "\n")
 
@@ -69,14 +70,20 @@ def _units(text: str) -> list[str]:
     return list(dict.fromkeys([*_USUAL, *own]))[:_MOST_UNITS]
 
 
-def _limit() -> None:
-    """Limits time, memory and files of this process."""
+def limit_process(seconds: int, memory: int, file_size: int = 0) -> None:
+    """Limits this process, beyond what it uses already.
+
+    Args:
+        seconds: Seconds of processor time.
+        memory: Bytes of memory.
+        file_size: Largest size of a written file in bytes.
+    """
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
-        most = int(file.read().split()[0]) * resource.getpagesize() + _MEMORY
-        _set(resource.RLIMIT_AS, most)
-    _set(resource.RLIMIT_CPU, SECONDS)
-    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
-        _set(kind, 0)
+        _set(resource.RLIMIT_AS, int(file.read().split()[0]) * resource.getpagesize() + memory)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _set(resource.RLIMIT_CPU, seconds + int(used.ru_utime + used.ru_stime))
+    _set(resource.RLIMIT_CORE, 0)
+    _set(resource.RLIMIT_FSIZE, file_size)
 
 
 def _set(kind: int, most: int) -> None:
