@@ -10,7 +10,8 @@ Sections, in this order:
     step             training step of GPT-2 small, with its longest kernels, and of nanoGPT
     decode           GPT-2 small, batches of 1 and 32, greedy and 4 beams; transformers, CTranslate2
     base             training step of Transformer-base, and of torch.nn.Transformer
-    configurations   the step of GPT-2 with its logits held or in parts, and with the tanh GELU
+    configurations   the step of GPT-2 with its logits held, in parts or in bfloat16, and
+                     with the tanh GELU
     translate        Transformer-base, batches of 1 and 32, greedy and 4 beams, and the same peers
     loops            decoding with the loop as one CUDA graph, and with products not divided
     options          the step of GPT-2 with options of the compiler
@@ -183,6 +184,7 @@ def configurations(session: Session) -> None:
         "transformer_jax": {},
         "logits held": {"chunk": 0},
         f"logits in parts of {part:,}": {"chunk": part},
+        "logits in bfloat16": {"compute": {"logits_dtype": "bfloat16"}},
         "tanh GELU": {"gelu": "tanh"},
     }
     with _steps(session, "configurations", size) as one:

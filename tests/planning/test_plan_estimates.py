@@ -70,12 +70,24 @@ def test_the_stored_cases_are_ten_or_more_of_each_kind():
     assert {case["target"].partition(":")[0] for case in CASES.values()} >= {"h200", "v5e"}
 
 
-@pytest.mark.parametrize(("target", "chunks"), [("h200:1", 1), ("80GiB", 4), ("v5e:2x4", 2)])
-def test_the_plan_holds_as_many_logits_as_the_program(target, chunks):
+@pytest.mark.parametrize(
+    ("target", "chunks", "compute"),
+    [
+        ("h200:1", 1, {}),
+        ("80GiB", 4, {}),
+        ("v5e:2x4", 2, {}),
+        ("80GiB", 2, {"logits_dtype": "bfloat16"}),
+        ("v5e:2x4", 8, {"logits_chunk": 8 * 1024}),
+    ],
+)
+@pytest.mark.quick("h200:1-1-compute0", "v5e:2x4-8-compute4")
+def test_the_plan_holds_as_many_logits_as_the_program(target, chunks, compute):
     target, shape = without_compiler(target), Shape(64 if ":2" in target else 16, 1024)
     case = next(case for case in CASES.values() if case["run"] == "gpt2-small")
     changes = {"layers": 1, "implementation": "xla", "mesh": [target.number, 1, 1]}
     run = run_of(case | changes, target)
+    compute = dataclasses.replace(run.model.compute, **compute)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, compute=compute))
     mesh, V = mesh_on(run, target), run.model.vocab_size
     parts = parts_of(run, mesh, shape)
     made = lambda: with_attention_kernels(parts.model(), target.device)
@@ -83,9 +95,9 @@ def test_the_plan_holds_as_many_logits_as_the_program(target, chunks):
         traced = jax.make_jaxpr(lambda batch: parts.evaluation(made(), batch, None))(parts.batch)
     held = max(int(rows) for rows in re.findall(rf"f32\[(\d+),{V}\]", str(traced)))
     assert held == shape.rows // target.number * shape.length // chunks
-    table = V * run.model.d_model * (2 if run.model.compute.dtype == "bfloat16" else 4)
+    table = V * run.model.d_model * (2 if compute.dtype == "bfloat16" else 4)
     found = plan.estimate_program(run, target, "evaluation", shape).estimate
-    assert found.loss == 4 * held * V + table
+    assert found.loss == (2 if compute.logits_dtype == "bfloat16" else 4) * held * V + table
 
 
 def test_rematerialization_and_micro_batches_need_less():
