@@ -429,6 +429,18 @@ def _training_steps() -> Iterator[list[str]]:
             ]
 
 
+def _logits_curve() -> Iterator[list[str]]:
+    yield [
+        "step",
+        *(f"{part}, {dtype}" for part in ("training", "validation") for dtype in _DTYPES),
+    ]
+    stored = _stored("logits_curve")
+    columns = [stored[dtype][loss] for loss in ("loss", "valid_loss") for dtype in _DTYPES]
+    for row in zip(*columns, strict=True):
+        yield [f"{row[0][0]}", *(f"{loss:.4f}" for _, loss in row)]
+
+
+_DTYPES = ("float32", "bfloat16")
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
@@ -449,6 +461,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "compiled programs": _programs,
     "decoding loops": _decoding_loops,
     "training steps": _training_steps,
+    "logits in bfloat16": _logits_curve,
 }
 
 
