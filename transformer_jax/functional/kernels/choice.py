@@ -263,10 +263,14 @@ def run_kernel(kernel: Kernel, q: Array, k: Array, v: Array, scores: Scores = AL
     x = P(rows, heads, "context" if parts > 1 else None)
     # The arrays of a mask have one row per text.
     mask = scores.mask
-    of_mask = jax.tree.map(lambda leaf: P(rows) if jnp.shape(leaf)[:1] == (B,) else P(), mask)
-    if mask is not None and mask.dense is not None:
-        dense_spec = partition_spec(("batch", "heads"), mask.dense.shape[:2], mesh.shape)
-        of_mask = dataclasses.replace(of_mask, dense=dense_spec)
+    dense = None if mask is None else mask.dense
+
+    def of_array(leaf: Array) -> P:
+        if leaf is dense:
+            return partition_spec(("batch", "heads"), leaf.shape[:2], mesh.shape)
+        return P(rows) if jnp.shape(leaf)[:1] == (B,) else P()
+
+    of_mask = jax.tree.map(of_array, mask)
 
     def part(q: Array, k: Array, v: Array, mask: Mask | None) -> Array:
         if run_part is None or parts == 1:
