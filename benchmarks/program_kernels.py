@@ -131,7 +131,7 @@ def _parsed(text: str) -> tuple[dict[str, _Computation], str]:
         if (head := _HEAD.match(line)) is not None:
             current = computations[head[2]] = {}
             entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
+        elif line == "}":  # some attributes of a TPU's kernels have lines of their own
             current = None
         elif current is not None and (one := _instruction(line)) is not None:
             current[one.name] = one

@@ -4,9 +4,10 @@
     python -m benchmarks programs --only "gpt2-small, fsdp, 2 layers" --what training
     python -m benchmarks programs --only "gpt2-small, decoding, 1 text"
 
-Needs the extra ``aot``. For each case: memory of a device, communication, fused kernels; for a
-decoding loop and a step of the benchmark of a GPU, kernels and bytes of a token or step. Updates
-the requested cases in ``benchmarks/results/programs.json``.
+Needs the extra ``aot``. For each case: memory of a device, communication, fused kernels, and on
+TPUs the cycles that the compiler expects; for a decoding loop and a step of the benchmark of a GPU,
+kernels and bytes of a token or step. Updates the requested cases in
+``benchmarks/results/programs.json``.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ from benchmarks.harness import environment
 from benchmarks.training_programs import STEPS, StepCase
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.parallel.device_catalog import Target, find_target
+from transformer_jax.parallel.program_report import ProgramReport
 from transformer_jax.parallel.settings import MeshConfig
 from transformer_jax.planning.plan import Program, compile_program
 from transformer_jax.recipes.registry import named_runs
@@ -122,6 +124,12 @@ CASES = {
     "gpt2-small, fsdp, TPU": Case("gpt2-small", "v5e:2x4", (1, 8), 2),
     "gpt2-small, all, TPU": Case("gpt2-small", "v5e:2x4", (2, 2, 2), 1, 64),
     "modern, all, TPU": Case("modern", "v5e:2x4", (2, 2, 2), 1, 64),
+    "gpt2-small, one TPU, 2 layers": Case("gpt2-small", "v5e:1x1", (1,), 2, 8),
+    "gpt2-small, data, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (8,), 2, 64),
+    "gpt2-small, fsdp, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (1, 8), 2, 64),
+    "gpt2-small, fsdp and tensor, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (1, 4, 2), 2, 64),
+    "base, one TPU, 2 layers": Case("base", "v5e:1x1", (1,), 2, rows=192, length=128),
+    "base, fsdp, TPU, 2 layers": Case("base", "v5e:2x4", (1, 8), 2, rows=1536, length=128),
 }
 
 
@@ -184,11 +192,26 @@ def _figures(program: Program) -> dict[str, Any]:
     }
     if program.report is None:
         return found | {"fits": False}
-    return found | {
-        "arguments_GiB": round(program.report.arguments / 2**30, 3),
-        "temporaries_GiB": round(program.report.temporaries / 2**30, 3),
-        "collectives_MB": {
-            kind: round(size / 1e6, 1) for kind, size in program.report.communicated().items()
-        },
-        "kernels": program.report.kernels,
+    return (
+        found
+        | {
+            "arguments_GiB": round(program.report.arguments / 2**30, 3),
+            "temporaries_GiB": round(program.report.temporaries / 2**30, 3),
+            "collectives_MB": {
+                kind: round(size / 1e6, 1) for kind, size in program.report.communicated().items()
+            },
+            "kernels": program.report.kernels,
+        }
+        | _schedule(program.report)
+    )
+
+
+def _schedule(report: ProgramReport) -> dict[str, Any]:
+    """What XLA:TPU expects of the order in which it has put a program; empty for other devices."""
+    if not report.cycles:
+        return {}
+    awaited = sum(one.bytes for one in report.collectives if not one.started)
+    return {
+        "estimated_cycles_M": {kind: round(n / 1e6, 2) for kind, n in report.cycles.items()},
+        "awaited_at_once_MB": round(awaited / 1e6, 1),
     }

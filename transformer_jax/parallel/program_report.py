@@ -10,8 +10,8 @@ from typing import NamedTuple
 from jax import stages
 
 __all__ = [
-    "COLLECTIVES", "Collective", "ProgramReport", "array_bytes", "collectives", "kernel_calls",
-    "loop_lines", "report",
+    "COLLECTIVES", "Collective", "ProgramReport", "array_bytes", "collectives",
+    "estimated_cycles", "kernel_calls", "loop_lines", "report",
 ]  # fmt: skip
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -32,6 +32,8 @@ _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) .*\{$")
 _BODY = re.compile(r"\bbody=%([\w.\-]+)")
+_FUSED = re.compile(r"\bcalls=%([\w.\-]+)")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _COPY = re.compile(r"= \(?(\w+)\[([\d,]*)\]\S* .*\bcopy(?:-start)?\(")
 _VMEM = "S(1)"  # the memory space of an array, in its layout
 _HOST = re.compile(r"\b(infeed|outfeed|send|recv|\w*callback\w*)\(")
@@ -52,12 +54,14 @@ class Collective(NamedTuple):
         bytes: Size of its result in bytes.
         operation: The operation that it belongs to, as named by JAX; empty if unknown.
         devices: Number of devices in a group; 0 if the program's text does not show it.
+        started: Whether it is only started, and awaited later: the device computes meanwhile.
     """
 
     kind: str
     bytes: int
     operation: str
     devices: int = 0
+    started: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,7 @@ class ProgramReport:
         copied: Bytes of the largest array that a loop copies in each iteration, except to or from a
             TPU's on-chip memory (vmem).
         host: Operations that wait for the host, such as a callback to Python.
+        cycles: See :func:`estimated_cycles`.
     """
 
     arguments: int
@@ -85,6 +90,7 @@ class ProgramReport:
     kernels: dict[str, int]
     copied: int = 0
     host: tuple[str, ...] = ()
+    cycles: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def memory(self) -> int:
@@ -117,7 +123,43 @@ def report(compiled: stages.Compiled) -> ProgramReport:
         kernel_calls(text),
         max(map(_copied_bytes, loop_lines(text)), default=0),
         tuple(_HOST.findall(text)),
+        estimated_cycles(text),
     )
+
+
+def estimated_cycles(text: str) -> dict[str, int]:
+    """The cycles that XLA:TPU expects, of products, of copies and of other operations.
+
+    Those of a loop count once. Pallas kernels and exchanges are not estimated, and programs for
+    other devices have no estimates. An estimate is no measurement.
+
+    Example:
+        >>> text = '''%inside (x: f32[8]) -> f32[8] {
+        ...   %a = f32[8]{0} convolution(%x, %x), config={"estimated_cycles":"9"}
+        ... }
+        ... ENTRY %main (x: f32[8]) -> f32[8] {
+        ...   %b = f32[8]{0} fusion(%x), calls=%inside, config={"estimated_cycles":"70"}
+        ...   %c = f32[8]{0} copy(%b), config={"estimated_cycles":"5"}
+        ... }'''
+        >>> estimated_cycles(text)
+        {'products': 70, 'copies': 5}
+    """
+    fused, multiplying, place = set(_FUSED.findall(text)), set(), ""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if match := _COMPUTATION.match(line):
+            place = match[1]
+        elif " convolution(" in line:
+            multiplying.add(place)
+        if place not in fused and _CYCLES.search(line):
+            lines.append(line)
+    found: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        called = set(_FUSED.findall(line)) & multiplying
+        product = called or " convolution(" in line
+        kind = "products" if product else "copies" if " copy(" in line else "others"
+        found[kind] += sum(map(int, _CYCLES.findall(line)))
+    return dict(found)
 
 
 def loop_lines(text: str) -> Iterator[str]:
@@ -165,12 +207,12 @@ def collectives(text: str) -> Iterator[Collective]:
     Example:
         >>> line = '%a = f32[8,4] all-gather(%x), replica_groups=[2,4]<=[8], op_name="embed"'
         >>> list(collectives(line))
-        [Collective(kind='all-gather', bytes=128, operation='embed', devices=4)]
+        [Collective(kind='all-gather', bytes=128, operation='embed', devices=4, started=False)]
         >>> fusion = '''%all-reduce-scatter.1 (input: f32[64]) -> f32[8] {
         ...   %b = f32[64]{0} all-reduce(%input), to_apply=%add
         ... }'''
         >>> list(collectives(fusion))
-        [Collective(kind='reduce-scatter', bytes=32, operation='', devices=0)]
+        [Collective(kind='reduce-scatter', bytes=32, operation='', devices=0, started=False)]
         >>> part = '%c = f32[8,4] all-gather(%x), frontend_attributes={chain_id="7"}'
         >>> len(list(collectives(chr(10).join([part, part]))))
         1
@@ -183,12 +225,13 @@ def collectives(text: str) -> Iterator[Collective]:
         elif line.startswith("}"):
             scattered = None
         elif match := _COLLECTIVE.search(line):
-            if chain := _CHAIN.search(line):
+            chain = _CHAIN.search(line)
+            if chain:
                 if chain[1] in chains:
                     continue
                 chains.add(chain[1])
             shape, kind, start = match.groups()
-            operation = _NAME.search(line)
+            operation, started = _NAME.search(line), bool(start or chain)
             if scattered is not None:
                 shape, kind, start = scattered, "reduce-scatter", ""
             yield Collective(
@@ -196,6 +239,7 @@ def collectives(text: str) -> Iterator[Collective]:
                 _result_bytes(shape, bool(start)),
                 operation.group(1) if operation else "",
                 _group_size(line),
+                started,
             )
 
 
