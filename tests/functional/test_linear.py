@@ -74,15 +74,16 @@ def test_linear_transposed_equals_linear(monkeypatch, rows, dtype, biased, platf
     np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (found, wanted)), atol=4 * near)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 @pytest.mark.parametrize("biased", [(), (1,), (0, 2)])
 def test_several_maps_are_linear_of_each(monkeypatch, platform, biased):
     trace_for(monkeypatch, platform)
-    x, *kernels = normals((1, 2, 7), (7, 5), (7, 1), (7, 3))
-    biases = [one if i in biased else None for i, one in enumerate(normals((5,), (1,), (3,)))]
-    found = linear_maps(x, tuple(kernels), tuple(biases))
-    for y, kernel, bias in zip(found, kernels, biases, strict=True):
-        np.testing.assert_allclose(y, linear(x, kernel, bias), atol=1e-6)
+    x, *kernels = normals((1, 2, 7), (7, 4), (7, 2), (7, 6))
+    biases = [one if i in biased else None for i, one in enumerate(normals((4,), (2,), (6,)))]
+    for groups in (1, 2):
+        found = linear_maps(x, tuple(kernels), tuple(biases), groups=groups)
+        for y, kernel, bias in zip(found, kernels, biases, strict=True):
+            np.testing.assert_allclose(y, linear(x, kernel, bias), atol=1e-6)
 
 
 @PLATFORMS

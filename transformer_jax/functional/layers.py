@@ -20,12 +20,14 @@ from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels.products import (
     Saved,
+    apart,
     as_row,
     inverse_rms,
     kernel_gradient,
     matmul,
     mean_of_rows,
     rounded_matmul,
+    side_by_side,
     split_columns,
     sum_rows,
     widen,
@@ -33,6 +35,7 @@ from transformer_jax.functional.kernels.products import (
 from transformer_jax.functional.partitioning import (
     Axes,
     constrain,
+    current_mesh,
     unshard_fsdp,
     unshard_fsdp_again,
 )
@@ -128,61 +131,104 @@ def _gradient_of_axes(x: Array, g: Array) -> Array:
 _linear.defvjp(_linear_forward, _linear_backward)
 
 
-@jax.custom_vjp
 def linear_maps(
     x: Float[Array, "B T D"],
     kernels: tuple[Float[Array, "D _"], ...],
     biases: tuple[Float[Array, " _"] | None, ...],
+    axes: Axes | None = None,
+    groups: int = 1,
 ) -> tuple[Float[Array, "B T _"], ...]:
     """Applies several affine maps to the same positions: :func:`linear` of each.
 
-    They are one product with the kernels side by side. On NVIDIA's GPUs they are one product each,
-    unless biases are added, since parts of a sum are copied for nothing, and parts of a product are
-    not. The backward pass is that of the one product.
+    They are one product with the kernels side by side, or with each of their equal ``groups``. On
+    TPUs they are one product each, which writes its result in the layout that attention reads,
+    while parts of a result are copied first. So they are on one of NVIDIA's GPUs, unless biases are
+    added, since parts of a sum are copied for nothing, and parts of a product are not. The backward
+    pass is that of the one product. ``axes`` are the logical axes of each kernel.
 
     Example:
         >>> x, eye = jnp.ones((1, 2, 3)), jnp.eye(3)
         >>> [y.shape for y in linear_maps(x, (eye, eye[:, :2]), (None, None))]
         [(1, 2, 3), (1, 2, 2)]
     """
-    if any(bias is not None for bias in biases):
-        return _maps_as_one(x, kernels, biases)
-    return lax.platform_dependent(x, kernels, biases, cuda=_maps_apart, default=_maps_as_one)
+    return _linear_maps(x, kernels, biases, axes, groups)
+
+
+Biases = tuple[Array | None, ...]
+Maps = Callable[[Array, tuple[Array, ...], Biases], tuple[Array, ...]]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _linear_maps(
+    x: Array,
+    kernels: tuple[Array, ...],
+    biases: Biases,
+    axes: Axes | None,
+    groups: int,
+) -> tuple[Array, ...]:
+    tpu, cuda, default = _forms(axes, groups)
+    if current_mesh() is not None or any(bias is not None for bias in biases):
+        cuda = default
+    return lax.platform_dependent(x, kernels, biases, tpu=tpu, cuda=cuda, default=default)
+
+
+@functools.lru_cache
+def _forms(axes: Axes | None, groups: int) -> tuple[Maps, Maps, Maps]:
+    """The forms for TPUs, for NVIDIA's GPUs and for others, each the same object in every layer."""
+    each, in_turn = (functools.partial(f, axes=axes) for f in (_maps_apart, _maps_one_by_one))
+    return each, in_turn, functools.partial(_maps_as_one, axes=axes, groups=groups)
 
 
 def _maps_as_one(
-    x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
+    x: Array,
+    kernels: tuple[Array, ...],
+    biases: Biases,
+    axes: Axes | None,
+    groups: int,
 ) -> tuple[Array, ...]:
-    ends = itertools.accumulate(kernel.shape[1] for kernel in kernels[:-1])
-    bias, pairs = None, zip(kernels, biases, strict=True)
+    widths, bias = [kernel.shape[1] for kernel in kernels], None
     if any(one is not None for one in biases):
-        none = lambda kernel: jnp.zeros(kernel.shape[1], x.dtype)
-        every = [none(kernel) if one is None else one for kernel, one in pairs]
-        bias = jnp.concatenate(every, axis=-1)
-    return split_columns(_linear(x, jnp.concatenate(kernels, axis=-1), bias, None), tuple(ends))
+        pairs = zip(widths, biases, strict=True)
+        every = [jnp.zeros(width, x.dtype) if one is None else one for width, one in pairs]
+        bias = side_by_side(every, groups)
+    y = _linear(x, side_by_side([*kernels], groups), bias, axes)
+    if groups > 1:
+        return tuple(apart(y, widths, groups))
+    return split_columns(y, tuple(itertools.accumulate(widths[:-1])))
 
 
 def _maps_apart(
-    x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
+    x: Array, kernels: tuple[Array, ...], biases: Biases, axes: Axes | None
+) -> tuple[Array, ...]:
+    pairs = zip(kernels, biases, strict=True)
+    return tuple(_linear(x, kernel, bias, axes) for kernel, bias in pairs)
+
+
+def _maps_one_by_one(
+    x: Array, kernels: tuple[Array, ...], biases: Biases, axes: Axes | None
 ) -> tuple[Array, ...]:
     found = []
     for kernel, bias in zip(kernels, biases, strict=True):
-        found.append(_linear(x, kernel, bias, None))
+        found.append(_linear(x, kernel, bias, axes))
         x = lax.optimization_barrier(x)  # XLA:GPU would merge products that share an operand
     return tuple(found)
 
 
 def _maps_forward(
-    x: Array, kernels: tuple[Array, ...], biases: tuple[Array | None, ...]
+    x: Array,
+    kernels: tuple[Array, ...],
+    biases: Biases,
+    axes: Axes | None,
+    groups: int,
 ) -> tuple[tuple[Array, ...], Saved]:
-    return linear_maps(x, kernels, biases), (x, kernels, biases)
+    return _linear_maps(x, kernels, biases, axes, groups), (x, kernels, biases)
 
 
-def _maps_backward(saved: Saved, g: tuple[Array, ...]) -> tuple[Saved, ...]:
-    return jax.vjp(_maps_as_one, *saved)[1](g)
+def _maps_backward(axes: Axes | None, groups: int, saved: Saved, g: tuple[Array, ...]) -> Saved:
+    return jax.vjp(_forms(axes, groups)[2], *saved)[1](g)
 
 
-linear_maps.defvjp(_maps_forward, _maps_backward)
+_linear_maps.defvjp(_maps_forward, _maps_backward)
 
 
 @real_arguments

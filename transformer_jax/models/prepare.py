@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import PyTree
 
-from transformer_jax.models.layers.basic import Linear, side_by_side
+from transformer_jax.functional.kernels.products import side_by_side
+from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.layers.surgery import replaced
 from transformer_jax.models.transformer.layers import Attention, Stack
 

@@ -5,8 +5,10 @@ are module functions, not closures, so that JAX traces each of them once.
 """
 
 import math
+from typing import TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
@@ -17,6 +19,7 @@ from transformer_jax.functional.partitioning import axis_size
 
 __all__ = [
     "Saved",
+    "apart",
     "as_row",
     "exponential_sums",
     "inverse_rms",
@@ -26,6 +29,7 @@ __all__ = [
     "mean_of_rows",
     "query_key_product",
     "rounded_matmul",
+    "side_by_side",
     "split_columns",
     "sum_rows",
     "transposed_matmul",
@@ -33,6 +37,7 @@ __all__ = [
     "widen",
 ]
 
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 Saved = PyTree  # what a backward pass reads
 
 # XLA:CPU copies the transposed operand of a batched product. Up to this many queries per head, as
@@ -330,6 +335,25 @@ def split_columns(
     B, T, F = x.shape
     rows = x.reshape(-1, F) if isinstance(T, int) and axis_size("context") == 1 else x
     return tuple(part.reshape(B, T, part.shape[-1]) for part in jnp.split(rows, ends, axis=-1))
+
+
+def side_by_side(parts: list[AnyArray], groups: int) -> AnyArray:
+    """Concatenates arrays along their last axis, or along each of its ``groups`` equal parts."""
+    # In host memory, NumPy copies faster than a program for each shape is compiled.
+    xp = np if isinstance(parts[0], np.ndarray) else jnp
+    if groups == 1:
+        return xp.concatenate(parts, axis=-1)
+    rows = parts[0].shape[:-1]
+    grouped = [part.reshape(*rows, groups, -1) for part in parts]
+    return xp.concatenate(grouped, axis=-1).reshape(*rows, -1)
+
+
+def apart(y: Array, widths: list[int], groups: int) -> list[Array]:
+    """Splits the result of :func:`side_by_side` again."""
+    rows = y.shape[:-1]
+    grouped = y.reshape(*rows, groups, -1)
+    ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]
+    return [part.reshape(*rows, -1) for part in jnp.split(grouped, ends, axis=-1)]
 
 
 def as_row(v: Float[Array, " D"], x: Float[Array, "..."]) -> Float[Array, "..."]:

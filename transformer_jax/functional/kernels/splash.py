@@ -53,7 +53,7 @@ def run(
 ) -> Float[Array, "B N T U"]:
     """Computes the same as :func:`.xla.run`, for supported cases."""
     mask, score = scores.mask or Mask(), cast(ScaledDot, scores.score)
-    kernel = _kernel(q.shape, k.shape[2], 1, mask, score, interpret)
+    kernel = _kernel(q.shape, v.shape, 1, mask, score, interpret)
     return _run(kernel, q, k, v, mask, score, 0)
 
 
@@ -71,7 +71,7 @@ def run_part(
     if not mask.positional:
         return run(q, k, v, scores.part_of_queries(index, t), interpret)
     parts = lax.axis_size("context")
-    kernel = _kernel((B, N, t * parts, H), k.shape[2], parts, mask, score, interpret)
+    kernel = _kernel((B, N, t * parts, H), v.shape, parts, mask, score, interpret)
     # Each table of blocks keeps only the rows of this part.
     axes = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
 
@@ -92,16 +92,21 @@ def run_part(
 
 
 def _kernel(
-    shape: tuple[int, ...], S: int, parts: int, mask: Mask, score: ScaledDot, interpret: bool
+    q: tuple[int, ...],
+    v: tuple[int, ...],
+    parts: int,
+    mask: Mask,
+    score: ScaledDot,
+    interpret: bool,
 ) -> "SplashAttentionKernel":
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    _, N, T, _ = shape
+    (_, N, T, H), (_, _, S, U) = q, v
     return splash.make_splash_mha(
         splash.MultiHeadMask([_structure(mask.causal, mask.window, T, S)] * N),
         head_shards=1,
         q_seq_shards=parts,
-        block_sizes=_block_sizes(T // parts, S),
+        block_sizes=_block_sizes(T // parts, S, H, U),
         attn_logits_soft_cap=score.softcap,
         interpret=interpret,
     )
@@ -165,11 +170,16 @@ def _structure(causal: bool, window: int | None, T: int, S: int) -> "splash_atte
     return splash.CausalMask((T, S)) if causal else splash.FullMask((T, S))
 
 
-def _block_sizes(T: int, S: int) -> "splash_attention.BlockSizes":
+def _block_sizes(T: int, S: int, H: int, U: int) -> "splash_attention.BlockSizes":
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     t, s = (max(n for n in (128, 256, 512, 1024) if length % n == 0) for length in (T, S))
     inner = min(s, 512)
+    # With their channels in the lanes, heads of 64 would fill half of them, and twice the memory.
+    by_positions = splash.QKVLayout.SEQ_MINOR
+    of_keys, of_values = (
+        by_positions if size % LANES else splash.QKVLayout.HEAD_DIM_MINOR for size in (H, U)
+    )
     return splash.BlockSizes(
         block_q=t,
         block_kv=s,
@@ -178,4 +188,7 @@ def _block_sizes(T: int, S: int) -> "splash_attention.BlockSizes":
         block_kv_dkv=s,
         block_kv_dkv_compute=inner,
         use_fused_bwd_kernel=True,
+        q_layout=of_keys,
+        k_layout=of_keys,
+        v_layout=of_values,
     )

@@ -1,7 +1,6 @@
 """Modules with the parameters of one map each: linear, norm, table."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.errors import ArgumentError, DataError
+from transformer_jax.functional.kernels.products import side_by_side
 from transformer_jax.functional.layers import layer_norm, linear, linear_transposed, rms_norm
 from transformer_jax.functional.partitioning import take_rows
 from transformer_jax.functional.sparse_table_gradient import replace_taken
@@ -24,15 +24,12 @@ __all__ = [
     "LinearTransposed",
     "Norm",
     "TrainedRows",
-    "apart",
     "check_indices",
     "check_tokens",
     "fused",
-    "side_by_side",
 ]
 
 Axes = tuple[str | None, str | None]
-AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 
 class Linear(Module):
@@ -165,25 +162,6 @@ def fused(maps: Sequence[Linear], groups: int = 1) -> tuple[Array, Array | None]
     biases = [part.bias[...] for part in maps if part.bias is not None]
     kernel = side_by_side([part.kernel[...] for part in maps], groups)
     return kernel, side_by_side(biases, groups) if biases else None
-
-
-def side_by_side(parts: list[AnyArray], groups: int) -> AnyArray:
-    """Concatenates arrays along their last axis, or along each of its ``groups`` equal parts."""
-    # In host memory, NumPy copies faster than a program for each shape is compiled.
-    xp = np if isinstance(parts[0], np.ndarray) else jnp
-    if groups == 1:
-        return xp.concatenate(parts, axis=-1)
-    rows = parts[0].shape[:-1]
-    grouped = [part.reshape(*rows, groups, -1) for part in parts]
-    return xp.concatenate(grouped, axis=-1).reshape(*rows, -1)
-
-
-def apart(y: Array, widths: list[int], groups: int) -> list[Array]:
-    """Splits the result of :func:`side_by_side` again."""
-    rows = y.shape[:-1]
-    grouped = y.reshape(*rows, groups, -1)
-    ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]
-    return [part.reshape(*rows, -1) for part in jnp.split(grouped, ends, axis=-1)]
 
 
 def check_indices(indices: object, rows: int, what: str = "index") -> None:

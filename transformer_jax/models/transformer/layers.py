@@ -25,7 +25,7 @@ from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.attention import attend_heads_first
 from transformer_jax.functional.kernels.choice import resolve_implementation
-from transformer_jax.functional.kernels.products import split_columns
+from transformer_jax.functional.kernels.products import apart, side_by_side, split_columns
 from transformer_jax.functional.layers import (
     ACTIVATIONS,
     dropout,
@@ -34,7 +34,7 @@ from transformer_jax.functional.layers import (
     with_stored_gradient,
 )
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.partitioning import axis_size, constrain, current_mesh
+from transformer_jax.functional.partitioning import axis_size, constrain
 from transformer_jax.functional.positions import (
     apply_rotary_embedding,
     dynamic_base,
@@ -50,7 +50,7 @@ from transformer_jax.models.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.models.layers.basic import Embed, Linear, Norm, apart, fused, side_by_side
+from transformer_jax.models.layers.basic import Embed, Linear, Norm, fused
 from transformer_jax.models.layers.cache import Cache, KeysValues, LayerCache
 from transformer_jax.models.layers.mixer import make_mixer, slot_size
 from transformer_jax.models.layers.module import Module
@@ -258,11 +258,11 @@ class Attention(Module):
         # A subclass may have its own of either.
         both = (kind.project_qkv, kind.split_qkv) == (Attention.project_qkv, Attention.split_qkv)
         plain = both and all(type(part) is Linear for part in maps)
-        if not plain or current_mesh() is not None:
+        if not plain:
             return self.split_qkv(self.project_qkv(x))
         kernels = tuple(part.kernel[...] for part in maps)
         biases = tuple(None if part.bias is None else part.bias[...] for part in maps)
-        q, k, v = linear_maps(x, kernels, biases)
+        q, k, v = linear_maps(x, kernels, biases, logical_axes(self.query.kernel), self.groups())
         return split_heads(q, self.N), split_heads(k, self.K), split_heads(v, self.K)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
