@@ -441,6 +441,34 @@ def _logits_curve() -> Iterator[list[str]]:
 
 
 _DTYPES = ("float32", "bfloat16")
+
+
+def _tpu_schedules() -> Iterator[list[str]]:
+    yield ["run", "devices", "mesh", "batch", "temporaries", "cycles, in millions",
+           "of them copies", "MB awaited at once", "before"]  # fmt: skip
+    for case in _stored("programs")["cases"].values():
+        found = case.get("training", {})
+        if (cycles := found.get("estimated_cycles_M")) is None:
+            continue
+        mesh = (f"{axis} {n}" for axis, n in zip(_AXES, case["mesh"], strict=False) if n > 1)
+        before = case.get("before")
+        yield [
+            case["run"],
+            case["target"],
+            ", ".join(mesh),
+            " x ".join(map(str, found["shape"])),
+            f"{found['temporaries_GiB']:.2f} GiB",
+            f"{sum(cycles.values()):.1f}",
+            f"{cycles['copies']:.1f}",
+            f"{found['awaited_at_once_MB']:.0f}",
+            f"{sum(before['estimated_cycles_M'].values()):.1f} million cycles, "
+            f"{before['estimated_cycles_M']['copies']:.1f} of copies, "
+            f"{before['temporaries_GiB']:.2f} GiB"
+            if before
+            else "",
+        ]
+
+
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "translation": _translation,
     "lines": _lines,
@@ -459,6 +487,7 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "kernels": _kernels,
     "kernels of a GPU": _gpu_kernels,
     "compiled programs": _programs,
+    "schedules of TPUs": _tpu_schedules,
     "decoding loops": _decoding_loops,
     "training steps": _training_steps,
     "logits in bfloat16": _logits_curve,

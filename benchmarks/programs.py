@@ -125,11 +125,7 @@ CASES = {
     "gpt2-small, all, TPU": Case("gpt2-small", "v5e:2x4", (2, 2, 2), 1, 64),
     "modern, all, TPU": Case("modern", "v5e:2x4", (2, 2, 2), 1, 64),
     "gpt2-small, one TPU, 2 layers": Case("gpt2-small", "v5e:1x1", (1,), 2, 8),
-    "gpt2-small, data, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (8,), 2, 64),
     "gpt2-small, fsdp, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (1, 8), 2, 64),
-    "gpt2-small, fsdp and tensor, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (1, 4, 2), 2, 64),
-    "base, one TPU, 2 layers": Case("base", "v5e:1x1", (1,), 2, rows=192, length=128),
-    "base, fsdp, TPU, 2 layers": Case("base", "v5e:2x4", (1, 8), 2, rows=1536, length=128),
 }
 
 
@@ -207,7 +203,7 @@ def _figures(program: Program) -> dict[str, Any]:
 
 
 def _schedule(report: ProgramReport) -> dict[str, Any]:
-    """What XLA:TPU expects of the order in which it has put a program; empty for other devices."""
+    """Returns what XLA:TPU expects of a program in its order; empty for other devices."""
     if not report.cycles:
         return {}
     awaited = sum(one.bytes for one in report.collectives if not one.started)
