@@ -20,10 +20,13 @@ import tokenizers
 from flax import nnx
 
 import transformer_jax as tj
+from tests.doors import uses
 from tests.drawing import drawn
 from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
+from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.inference.exploring import explored
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.models.prepare import with_separate_blocks
 from transformer_jax.models.transformer.models import Decoder, Encoder, TransformerEncoderDecoder
@@ -374,3 +377,70 @@ def test_steps_with_a_cache_are_teacher_forcing(seed):
     [out] = in_node(packed(kind, config, model), [one])
     shape, x = out["seen"]["logits"]
     np.testing.assert_allclose(np.reshape(x, shape), out["steps"], atol=1e-5, rtol=1e-5)
+
+
+# --- opened models --------------------------------------------------------------------------------
+
+
+def rounded(folder):
+    """An opened model with the parameters of its page, and the page's parts."""
+    opened = tj.load(folder)._opened
+    half = lambda x: x.astype(np.float16).astype(np.float32) if x.ndim == 2 else x
+    opened = dataclasses.replace(
+        opened, model=(opened.model[0], jax.tree.map(half, opened.model[1]))
+    )
+    model = explored(opened)
+    arrays, blob = pack_parameters(model.params)
+    page = {name: getattr(model, name) for name in ("kind", "tokenizer", "ids", "text", "search")}
+    page |= {"config": page_config(model.config, model.kind), "arrays": arrays}
+    return opened, page | {"weights": base64.b64encode(blob).decode()}
+
+
+LINES = ["un café à la carte", "déjà vu", "abc </s> xyz", " la  la "]
+
+
+@needs_node
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.7])
+def test_searches_are_those_of_translate(tmp_path, alpha):
+    opened, page = rounded(uses.Use("bart", str).write(tmp_path / "model"))
+    translator, search = opened.translator(), TRANSLATION.changed(max_len_a=0.3, max_len_b=3)
+    search = search.changed(length_penalty=alpha)
+    page["search"] |= {"length_penalty": alpha}
+    sources, _ = translator.encode([translator.prepared(line) for line in LINES])
+    limits = [search.target_tokens(len(source), translator.most) for source in sources]
+    cases = [
+        {"text": line, "limit": limit, "beams": 3, "see": False}
+        for line, limit in zip(LINES, limits, strict=True)
+    ]
+    found = in_node(page, cases)
+    greedy = translator.translate(LINES, search.changed(num_beams=1))
+    beams = translator.translate(LINES, search.changed(num_beams=3, num_return_sequences=3))
+    for out, source, one, several in zip(found, sources, greedy, beams, strict=True):
+        assert out["ids"] == list(source)
+        assert out["greedy"] == list(one.tokens)
+        assert [tokens for tokens, _ in out["beams"]] == [
+            list(h.tokens) for h in several.hypotheses
+        ]
+        scores = [h.score for h in several.hypotheses]
+        np.testing.assert_allclose([score for _, score in out["beams"]], scores, atol=1e-4)
+
+
+@needs_node
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["gpt2", "bert", "bert_cls", "bert_tag", "llama", "bart"])
+def test_capture_and_page_read_the_same(tmp_path, layout):
+    _, page = rounded(uses.Use(layout, str).write(tmp_path / "model"))
+    text = "un café [MASK] carte" if layout == "bert" else LINES[0]
+    predictor = tj.load(tmp_path / "model")
+    more = {"target": [1]} if layout in ("gpt2", "llama") else {}
+    [out] = in_node(page, [{"text": text} | more])
+    given = ("la carte",) if layout == "bart" else ()
+    found = predictor.capture(text, *given, at="*/k")
+    names = [name for name in found if not name.startswith("decoder")]
+    assert len(out["names"]) == len(found.tokens)
+    for name in names:
+        shape, x = out["seen"][name]
+        np.testing.assert_allclose(np.reshape(x, shape), found[name], atol=2e-2)

@@ -105,7 +105,7 @@ class TranslatorCapture(TranslatorAttention):
         _, _, ids, written = read_pair(translator, source, given, search, direction)
         tokenizer = translator.tokenizer
         inputs = [tokenizer.bos, *written[:-1]]
-        arrays = np.asarray([ids], np.int32), np.asarray([inputs], np.int32), np.array([len(ids)])
+        arrays = jnp.asarray([ids]), jnp.asarray([inputs]), jnp.asarray([len(ids)])
         values = capture(self._opened.module, lambda model: model(*arrays), at, replace)
         names = tuple(readable_tokens(translator.source_names(ids)))
         return Activations(values, names, tuple(pieces(tokenizer, inputs)))
@@ -141,7 +141,7 @@ class DecoderCapture(DecoderAttention):
             raise DataError(
                 f"the text has {plural(len(ids), 'token')}: at most {longest} are read; shorten it"
             )
-        tokens = np.asarray([ids], np.int32)
+        tokens = jnp.asarray([ids])
         values = capture(opened.module, lambda model: model(tokens), at, replace)
         return Activations(values, tuple(pieces(opened.tokenizer, ids)))
 
