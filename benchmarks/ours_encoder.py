@@ -7,7 +7,6 @@ from transformer_jax.core.runtime import retain_freed_memory
 retain_freed_memory()
 
 import dataclasses
-import types
 from typing import Any
 
 import jax
@@ -111,20 +110,30 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
     return run, {**facts, "token_budget": tokens}
 
 
+class _Numbers:
+    """A tokenizer whose texts are the numbers of lists of tokens."""
+
+    bos, eos, pad, unk = data.CLS, data.SEP, data.PAD, None
+    num_separators = 1
+
+    def __init__(self, vocab: int, words: list[list[int]]):
+        self.vocab_size, self.words = vocab, words
+
+    def encode_batch(self, texts):
+        """Returns the tokens of texts."""
+        return [self.words[int(text)] for text in texts]
+
+    def convert_ids_to_tokens(self, ids):
+        """Returns the tokens as numbers."""
+        return [str(id) for id in ids]
+
+
 def embed(vocab, width, heads, layers, hidden, texts, tokens):
     """The program of ``embed``: mean vectors of the last layer, with ids as words."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
     graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
     ids = data.texts("sst2", texts, vocab)
-    words = [text[1:-1].tolist() for text in ids]
-    reader: Any = types.SimpleNamespace(
-        bos=data.CLS,
-        eos=data.SEP,
-        pad=data.PAD,
-        num_separators=1,
-        vocab_size=vocab,
-        encode_batch=lambda names: [words[int(name)] for name in names],
-    )
+    reader: Any = _Numbers(vocab, [text[1:-1].tolist() for text in ids])
     vectors = Embedder((graph, params), reader, tokens=tokens)
     names = [str(i) for i in range(texts)]
 
