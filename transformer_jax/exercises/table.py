@@ -387,6 +387,7 @@ _OF_SINUSOIDS = Exercise(
         ).reshape(n, d),
         "positions begin at 1 instead of 0": lambda n, d: _sines(n, d, start=1),
         "the base is 1,000 instead of 10,000": lambda n, d: _sines(n, d, base=1000.0),
+        "all positions are alike": lambda n, d: 0 * _sines(n, d),
         "all columns are sines": lambda n, d: _sines(n, d)[:, 0::2].repeat(2, 1),
         "the axes are swapped: rows are positions": lambda n, d: _sines(n, d).T,
         "the angle is a product: positions are divided": lambda n, d: _sines(n, d, base=1e-4),
