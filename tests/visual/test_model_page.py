@@ -23,6 +23,7 @@ import transformer_jax as tj
 from tests.doors import uses
 from tests.drawing import drawn
 from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
+from tests.visual.test_page_widths import BROWSER, FRAME
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -444,3 +445,37 @@ def test_capture_and_page_read_the_same(tmp_path, layout):
     for name in names:
         shape, x = out["seen"][name]
         np.testing.assert_allclose(np.reshape(x, shape), found[name], atol=2e-2)
+
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+
+def dumped(page):
+    """The document after scripts have run."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    flags += ["--virtual-time-budget=8000", "--window-size=1400,1000", "--dump-dom"]
+    done = subprocess.run(
+        [BROWSER, *flags, page], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["bart", "gpt2", "bert_cls"])
+def test_a_browser_runs_the_page_and_only_shows_hostile_text(layout, tmp_path):
+    folder = uses.Use(layout, str).write(tmp_path / "model")
+    page, text = tmp_path / "page.html", "<img src=x onerror=run()>"
+    tj.load(folder).explore(text).html(page)
+    for view in ("head", "steps", "search", "change"):
+        dom = dumped(f"{page.as_uri()}#{view}")
+        assert 'data-ready="yes"' in dom
+        assert "<img" not in dom
+        for width in (1280, 390):
+            frame = FRAME.format(width).replace("page.html", f"page.html#{view}")
+            (tmp_path / "frame.html").write_text(frame)
+            found = re.search(
+                r'data-widths="(\d+) of (\d+)"', dumped((tmp_path / "frame.html").as_uri())
+            )
+            assert int(found[1]) <= int(found[2]) <= width, view

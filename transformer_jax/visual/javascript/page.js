@@ -322,7 +322,8 @@ function searchView() {
     return;
   }
   const { hypotheses, nodes } = search({ beams: Number($("beams").value), alpha: Number($("alpha").value) });
-  $("found").replaceChildren(...hypotheses.map((one) => make("li", {}, tokenizer.decode(one.tokens), " ", make("small", { textContent: `score ${one.score.toFixed(3)}, log-probability ${one.total.toFixed(3)}, ${one.tokens.length} tokens` }))), ...drawn);
+  const texts = new Set(), distinct = hypotheses.filter((one) => !texts.has(tokenizer.decode(one.tokens)) && texts.add(tokenizer.decode(one.tokens)));
+  $("found").replaceChildren(...distinct.map((one) => make("li", {}, tokenizer.decode(one.tokens), " ", make("small", { textContent: `score ${one.score.toFixed(3)}, log-probability ${one.total.toFixed(3)}, ${one.tokens.length} tokens` }))), ...drawn);
   $("tree-title").textContent = `The tree: ${nodes.length} continuations compared`;
   $("tree").replaceChildren(tree(nodes, hypotheses[0]));
 }
