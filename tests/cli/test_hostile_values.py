@@ -137,6 +137,7 @@ def arguments_of(name, flag, runs, folder):
                    if flag in ("section", "questions") else [vectors, *"abc"],
         "most-similar": [vectors] if flag == "pairs" else [vectors, "a"],
         "attention": [translator, "a cab"],
+        "explore": [translator],
         "complexity": ["--lengths", "4", "--sizes", "2", "--repetitions", "0"],
         "report": ["bleu"],
         "describe": [] if flag == "preset" else [translator],

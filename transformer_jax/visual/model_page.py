@@ -175,7 +175,7 @@ def pack_parameters(
         if not _READ.fullmatch(name):
             raise ConfigError(
                 f"the parameter {name}: the page does not compute its part of the model: merge "
-                f"adapters first (transformer-jax merge), or look at the model in Python, with "
+                f"adapters first, or look at the model in Python, with "
                 f"capture"
             )
         array = np.asarray(value, np.float32)
