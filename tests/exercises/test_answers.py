@@ -87,9 +87,12 @@ def test_a_mistake_fails_with_its_cause(name, old, new, cause):
 @pytest.mark.slow
 def test_mistakes_of_the_table_are_wrong():
     """Each gives a wrong value for some inputs, so that it never explains a right answer."""
+    right = []
     for name, exercise in EXERCISES.items():
         for words, mistake in exercise.mistakes.items():
-            assert not check(name, mistake).holds, (name, words)
+            plain = eval("lambda *inputs: mistake(*inputs)", {"mistake": mistake})  # of NumPy
+            right += [(name, words)] if check(name, plain).holds else []
+    assert not right
 
 
 def test_arguments_may_stand_in_another_order():
