@@ -146,7 +146,7 @@ def test_training_on_tpus(case, capfd):
 
 
 def test_a_layer_of_a_step_launches_few_kernels_and_moves_few_bytes():
-    one, two = (StepCase("gpt2", 16, layers=n).figures() for n in (1, 2))
+    one, two = (StepCase("nanogpt", 16, layers=n).figures() for n in (1, 2))
     assert two["launches"] - one["launches"] <= 50
     assert two["GB"] - one["GB"] <= 3.25
     # Embedding, loss and update, too.
