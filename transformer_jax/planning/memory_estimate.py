@@ -135,11 +135,12 @@ def _hidden_bytes(config: TransformerConfig, local: DeviceShare) -> int:
     """Bytes saved per element between the two products of feed-forward.
 
     The result is the input of the second product. The slope of ReLU follows from the result;
-    other activations need their input, and the tanh GELU its tanh, which XLA keeps in float32.
+    other activations need their input, and on TPUs the tanh GELU its tanh, which XLA keeps in
+    float32.
     """
     item, name = itemsize(config), config.feed_forward.activation
     kept = item if name == "relu" and not local.gathers else 2 * item
-    kept += 4 if name == "gelu_tanh" else 0
+    kept += 4 if name == "gelu_tanh" and local.lanes > 1 else 0
     return kept + (item if config.feed_forward.gated else 0)
 
 
