@@ -458,10 +458,10 @@ def _tpu_schedules() -> Iterator[list[str]]:
             ", ".join(mesh),
             " x ".join(map(str, found["shape"])),
             f"{found['temporaries_GiB']:.2f} GiB",
-            f"{sum(cycles.values()):.1f}",
+            f"{cycles['all']:.1f}",
             f"{cycles['copies']:.1f}",
             f"{found['awaited_at_once_MB']:.0f}",
-            f"{sum(before['estimated_cycles_M'].values()):.1f} million cycles, "
+            f"{before['estimated_cycles_M']['all']:.1f} million cycles, "
             f"{before['estimated_cycles_M']['copies']:.1f} of copies, "
             f"{before['temporaries_GiB']:.2f} GiB"
             if before

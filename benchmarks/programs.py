@@ -208,6 +208,9 @@ def _schedule(report: ProgramReport) -> dict[str, Any]:
         return {}
     awaited = sum(one.bytes for one in report.collectives if not one.started)
     return {
-        "estimated_cycles_M": {kind: round(n / 1e6, 2) for kind, n in report.cycles.items()},
+        "estimated_cycles_M": {
+            kind: round(n / 1e6, 2)
+            for kind, n in {**report.cycles, "all": sum(report.cycles.values())}.items()
+        },
         "awaited_at_once_MB": round(awaited / 1e6, 1),
     }
