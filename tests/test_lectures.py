@@ -16,6 +16,7 @@ import pytest
 from tests import lecture_pages
 from tests.command_lines import parse
 from transformer_jax.cli.main import main
+from transformer_jax.exercises import blanks
 from transformer_jax.lectures import DECKS, find_rows, read_ledger
 
 ROOT = Path(__file__).parents[1]
@@ -107,6 +108,8 @@ def faults(row):
         yield f"page {row.page}"
     if fault := fault_of(row.command):
         yield fault
+    if row.exercise and row.exercise not in blanks.__all__:
+        yield f"exercise {row.exercise}"
 
 
 @pytest.mark.quick("U")
@@ -132,6 +135,7 @@ def test_all_that_a_row_names_exists(deck):
         {"page": "lectures/bishop.md#b34"},
         {"command": "transformer-jax generate RUN --top-q 0.9"},
         {"command": "transformer-jax train nothing"},
+        {"exercise": "top_q"},
     ],
     ids=str,
 )

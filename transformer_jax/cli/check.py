@@ -54,6 +54,7 @@ class CheckExercises(Configuration, group="--"):
         """
         from transformer_jax.exercises.checking import blank, find_exercise
         from transformer_jax.exercises.table import EXERCISES, TRANSFORMER
+        from transformer_jax.lectures import read_ledger
 
         if self.blank:
             names = list(EXERCISES) if self.words == ("all",) else list(self.words)
@@ -62,11 +63,13 @@ class CheckExercises(Configuration, group="--"):
             print(blank(*names), end="")
             return 0
         if not self.words:
-            rows = (
-                (name, f"{'Transformer  ' if name in TRANSFORMER else ' ' * 13}{_title(name)}")
-                for name in EXERCISES
-            )
-            print(columns(rows))
+            lines = []
+            for name in EXERCISES:
+                rows = [row.name for row in read_ledger().values() if row.exercise == name]
+                part = "Transformer" if name in TRANSFORMER else ""
+                lines.append((name, f"{', '.join(rows):<8}  {part:<11}  {_title(name)}"))
+            print(columns(lines))
+            print(f"{command('check', '--blank', 'attention')} prints one to fill in")
             return 0
         expected = 1 if self.all else 2
         if len(self.words) != expected:

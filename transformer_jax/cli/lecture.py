@@ -46,8 +46,9 @@ def _row(row: Row) -> str:
     """Returns all fields of a row; fields to copy are one per line."""
     said = [("shows", _plain(row.shows)), ("correction", _plain(row.correction)),
             ("remark", _plain(row.remark))]  # fmt: skip
+    write = (f"transformer-jax check --blank {row.exercise}",) if row.exercise else ()
     pasted = [("functions", row.functions), ("tests", row.tests), ("page", (f"docs/{row.page}",)),
-              ("command", (row.command,))]  # fmt: skip
+              ("command", (row.command,)), ("exercise", write)]  # fmt: skip
     width = max(len(name) for name, _ in [*said, *pasted])
     lines = [f"{row.name} of {DECKS[row.name[0]]}"]
     lines.append(columns((f"{name:<{width}}", text) for name, text in said if text))

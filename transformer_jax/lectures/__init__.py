@@ -37,6 +37,7 @@ class Row:
         tests: Tests of the repository, as ``tests/file.py::test_name``.
         page: Page and anchor below ``docs/``.
         command: Command line that reproduces it.
+        exercise: The exercise in which the reader writes it.
         correction: The correct statement, if the slide has an error.
         remark: An addition that is not a correction.
     """
@@ -47,6 +48,7 @@ class Row:
     tests: tuple[str, ...]
     page: str
     command: str
+    exercise: str = ""
     correction: str = ""
     remark: str = ""
 
