@@ -66,6 +66,10 @@ CASES = {
         positions.apply_rotary_embedding, (x,), {"positions": TOKENS}, x,
     ),
     "linear": (layers.linear, (rows, (D, F), (F,)), {}, (B, T, F)),
+    "linear_maps": (
+        lambda x, kernel, bias: layers.linear_maps(x, (kernel,) * 2, (bias, None))[0],
+        (rows, (D, F), (F,)), {}, (B, T, F),
+    ),
     "linear_transposed": (layers.linear_transposed, (rows, (F, D), (F,)), {}, (B, T, F)),
     "layer_norm": (layers.layer_norm, (rows, (D,), (D,)), {"eps": 1e-5}, rows),
     "rms_norm": (layers.rms_norm, (rows, (D,)), {"eps": 1e-5}, rows),

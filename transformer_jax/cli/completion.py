@@ -101,7 +101,7 @@ def flag_choices(kind: Any) -> dict[str, list[str]]:
     Example:
         >>> from transformer_jax.models.config import ComputeConfig
         >>> flag_choices(ComputeConfig)
-        {'--dtype': ['auto', 'float32', 'bfloat16']}
+        {'--dtype': ['auto', 'float32', 'bfloat16'], '--logits-dtype': ['float32', 'bfloat16']}
     """
     flags = {f"--{flag}": list(_choices(hint)) for flag, hint in flag_types(kind)}
     return {flag: choices for flag, choices in flags.items() if choices}

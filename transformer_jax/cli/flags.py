@@ -72,7 +72,7 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
 
     Example:
         >>> from transformer_jax.models.config import ComputeConfig
-        >>> flags_of(ComputeConfig)
+        >>> flags_of(ComputeConfig)[:5]
         ['dtype', 'scan-layers', 'no-scan-layers', 'remat', 'no-remat']
     """
     found: list[str] = []

@@ -292,8 +292,8 @@ CASES = {
         lambda m: m.embed_images(IMAGES), (B, ContrastConfig().projection_dim),
     ),
 }  # fmt: skip
-# What others derive from.
-BASES = {"Autoregressive", "StepDecoder", "Module", "_Labelled"}
+# What others derive from, and modules around others, which return what these do.
+BASES = {"Autoregressive", "StepDecoder", "Module", "_Labelled", "_Watched", "_WatchedBlock"}
 
 
 @functools.cache
