@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -121,6 +122,31 @@ def test_an_error_names_its_line():
     assert "Error" in verdict.value
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("return tokens @ tokens", "another shape"),
+        ("tokens[0].append(1)", ""),
+        ("return np.rol(tokens, 1)", ""),
+        ("return undefined", "a name is not defined"),
+        ("raise SystemExit", "ends the program"),
+        ("return shift_right(tokens, bos)", "calls itself"),
+        ("return np.ones((2**25, 2**25))", "far larger"),
+        ("raise OSError(27)", "little printed"),
+        ("return jnp.zeros(2).__setitem__(0, 1)", "not changed in place"),
+        ("return (lambda one: one)()", ""),
+    ],
+)
+def test_an_error_has_the_cause_of_its_kind_and_its_line(line, cause):
+    text = f"import numpy as np\n\ndef shift_right(tokens, bos):\n    {line}\n"
+    names = {"jnp": jnp}
+    exec(compile(text, "/home/me/transformer_jax/my.py", "exec"), names)
+    verdict = check("shift_right", names["shift_right"])
+    assert verdict.where == "line 4"
+    assert cause in verdict.cause
+    assert bool(cause) == bool(verdict.cause)
+
+
 def test_no_message_holds_a_solution():
     """Neither blanks nor hints hold code that returns the value."""
     for name in EXERCISES:
@@ -199,11 +225,39 @@ def test_a_process_is_limited(tmp_path, body, found):
 
 
 @pytest.mark.slow
-def test_a_file_that_cannot_be_imported_is_told(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x = 1\nimport nothing_of_this_name", "line 2: ModuleNotFoundError"),
+        ("x = (", "mine.py, line 1: SyntaxError '(' was never closed: mend the file"),
+        ("raise SystemExit", "line 1: SystemExit"),
+        ("import os\nos._exit(4)", "when imported, the process ended with status 4"),
+        ("while True: pass", "when imported, not done within 2 s"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told(tmp_path, text, found):
     file = tmp_path / "mine.py"
-    file.write_text("import nothing_of_this_name\n")
-    with pytest.raises(DataError, match="ModuleNotFoundError"):
-        check_file(file, ["shift_right"], seconds=20)
+    file.write_text(text)
+    with pytest.raises(DataError, match=re.escape(found)):
+        check_file(file, ["shift_right", "wordpiece"], seconds=2)
+
+
+@pytest.mark.slow
+def test_functions_after_one_that_never_ends_are_checked_and_prints_are_shown(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    loop = "def attention(q, k, v, mask):\n    print('here')\n    while True: pass\n"
+    text = ANSWERS["shift_right"][0]
+    file.write_text(f"import numpy as np\n{loop}{text}block = 3\n")
+    assert main(["check", "--all", str(file), "--seconds", "5"]) == 5
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "attention: not done within 5 s; likely: a loop never ends; for slow answers raise "
+        "--seconds",
+        "block: mine.py has no function block",
+        "shift_right: all laws hold",
+        "1 of 3 functions right",
+    ]
+    assert "  printed: here" in err
 
 
 def test_twelve_make_a_transformer():

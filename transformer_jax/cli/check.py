@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from transformer_jax.exercises.trial import Trial
 
 __all__ = ["CheckExercises"]
+
+_PRINTED = 10  # lines of what the file printed: a print in a function is called for all inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +99,8 @@ class CheckExercises(Configuration, group="--"):
         from transformer_jax.exercises.table import EXERCISES
         from transformer_jax.exercises.trial import check_file, defined
 
+        if file.is_dir():
+            raise DataError(f"{file}: a folder: name a file of Python in it")
         if not file.is_file():
             raise DataError(
                 f"{file}: no such file: {command('check', '--blank', 'all')} prints one to fill in"
@@ -106,6 +111,11 @@ class CheckExercises(Configuration, group="--"):
                 raise DataError(f"{file}: none of the functions that {command('check')} lists")
         page = None if self.run is None else self.output
         trial = check_file(file, names, seconds=self.seconds, run=self.run, page=page)
+        printed = trial.printed.splitlines()
+        for line in printed[:_PRINTED]:
+            print(f"  printed: {line:.100}", file=sys.stderr)
+        if len(printed) > _PRINTED:
+            print(f"  printed: and {plural(len(printed) - _PRINTED, 'more line')}", file=sys.stderr)
         for verdict in trial.verdicts:
             print(json.dumps(dataclasses.asdict(verdict)) if self.json else verdict)
             if not verdict.holds and not self.json:

@@ -3,8 +3,12 @@
 import contextlib
 import dataclasses
 import inspect
+import os
+import re
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +20,26 @@ from transformer_jax.exercises import blanks
 from transformer_jax.exercises.table import EXERCISES, Exercise, Function
 from transformer_jax.laws.finding import Finding
 
-__all__ = ["Verdict", "adapted", "blank", "check", "find_exercise"]
+__all__ = ["Verdict", "adapted", "blank", "check", "find_exercise", "line_of"]
 
 _EXACT, _ALIKE = 1e-4, 1e-3  # relative to the largest right value
+_ERRORS = Exception, SystemExit  # an answer that ends the program does not end a notebook
+# Errors of operations on shapes, and calls without the function's arguments.
+_MISFIT = re.compile(r"shape|broadcast|dimension|\bax[ie]s\b|unpack|tuple index")
+_ARGUMENTS = re.compile(r"positional argument|required keyword-only|unexpected keyword")
+_CAUSES = {
+    (NameError, ImportError): "a name is not defined: import or define it",
+    (SystemExit,): "the function ends the program: return the value instead",
+    (RecursionError,): "the function calls itself without an end",
+    (MemoryError,): "an array is far larger than the inputs",
+    (OSError,): "a file: nothing has to be read or written, and little printed",
+}
+# Where no frame of an answer is: the package, which its clone's folder is not, and libraries.
+_LIBRARIES = (
+    "<frozen ",
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib")),
+    f"{Path(__file__).parents[1]}{os.sep}",
+)
 # Other names of arguments.
 _NAMES = {"query": "q", "queries": "q", "key": "k", "keys": "k", "value": "v", "values": "v"}
 _NAMES |= {"g": "gradient", "grad": "gradient", "grads": "gradient", "gamma": "gain"}
@@ -164,14 +185,14 @@ def _outcome(exercise: Exercise, answer: Function, inputs: tuple[object, ...]) -
     try:
         with np.errstate(all="ignore"):
             return exercise.calls(answer, inputs)
-    except Exception as error:
+    except _ERRORS as error:
         return error
 
 
 def _broken_law(exercise: Exercise, answer: Function) -> str:
     """The first law that does not hold, with its sentence and place."""
     findings: list[Finding] = []
-    with contextlib.suppress(Exception), np.errstate(all="ignore"):
+    with contextlib.suppress(*_ERRORS), np.errstate(all="ignore"):
         findings = exercise.laws(answer)
     for found in findings:
         if not found.error <= max(found.tolerance, _EXACT):
@@ -198,7 +219,7 @@ def _cause(
             alike += same
         if alike > most:
             best, most = words, alike
-    if best or not isinstance(outcomes[failed], Exception):
+    if best or not _is_misfit(outcomes[failed]):
         return best
     return "an array has another shape than the line expects: print the shapes"
 
@@ -207,12 +228,20 @@ def _general(exercise: Exercise, outcome: object) -> str:
     """The cause of an answer that is none."""
     if outcome is None or outcome is ...:
         return "nothing is returned: write the function, with a return at its end"
-    name = type(outcome).__name__ if isinstance(outcome, Exception) else ""
-    if name == "TypeError" and "positional argument" in str(outcome):
+    if isinstance(outcome, TypeError) and _ARGUMENTS.search(str(outcome)) and not line_of(outcome):
         return "the function has other arguments than the blank"
-    if name in ("NameError", "ImportError", "ModuleNotFoundError"):
-        return "a name is not defined: import or define it"
+    if isinstance(outcome, TypeError) and "JAX arrays are immutable" in str(outcome):
+        return "arrays of JAX are not changed in place; without import of JAX they are of NumPy"
+    for kinds, cause in _CAUSES.items():
+        if isinstance(outcome, kinds):
+            return cause
     return ""
+
+
+def _is_misfit(outcome: object) -> bool:
+    """Tells if an outcome is the error of an operation on shapes that do not fit."""
+    kinds = ValueError, TypeError, IndexError
+    return isinstance(outcome, kinds) and _MISFIT.search(str(outcome)) is not None
 
 
 def _same(outcome: object, mistake: object) -> bool:
@@ -221,8 +250,8 @@ def _same(outcome: object, mistake: object) -> bool:
         with contextlib.suppress(Exception):
             return any(not np.isfinite(np.asarray(one, float)).all() for one in _leaves(outcome))
         return False
-    if isinstance(outcome, Exception) or isinstance(mistake, Exception):
-        return isinstance(outcome, Exception) and isinstance(mistake, Exception)
+    if isinstance(outcome, _ERRORS) or isinstance(mistake, _ERRORS):
+        return _is_misfit(outcome) and _is_misfit(mistake)
     return _difference(outcome, mistake, _ALIKE) is None
 
 
@@ -236,12 +265,9 @@ def _leaves(value: object) -> Iterator[object]:
 
 def _difference(value: object, right: object, tolerance: float) -> tuple[str, str, str] | None:
     """The first difference: its place, the value and the right value; None without any."""
-    if isinstance(value, Exception):
-        return (
-            _line_of(value),
-            f"{type(value).__name__} {str(value).partition(chr(10))[0]:.120}",
-            "",
-        )
+    if isinstance(value, _ERRORS):
+        said = str(value).partition("\n")[0]
+        return line_of(value), f"{type(value).__name__} {said:.120}".rstrip(), ""
     if isinstance(right, np.ndarray | float | int | np.generic):
         return _of_arrays(value, right, tolerance)
     pairs: list[tuple[str, object, object]]
@@ -305,12 +331,8 @@ def _shown(value: object) -> str:
     return f"{value!r:.80}"
 
 
-def _line_of(error: Exception) -> str:
-    """The line of the answer in which an error was raised."""
+def line_of(error: BaseException) -> str:
+    """Returns the line of an answer in which an error was raised, as ``line 3``; "" if in none."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if "site-packages" not in frame.filename and "transformer_jax/" not in frame.filename
-    ]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     return f"line {own[-1].lineno}" if own else ""

@@ -5,7 +5,6 @@ network, as the file's own author may.
 """
 
 import ast
-import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -17,17 +16,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from transformer_jax.core.errors import DataError, UserError
 from transformer_jax.data.corpora.phrasebook import L1_PAIRS
 from transformer_jax.data.tokenizer_files.trial_process import limit_process
-from transformer_jax.exercises.checking import Verdict, check
+from transformer_jax.exercises.checking import Verdict, check, line_of
 from transformer_jax.exercises.table import TRANSFORMER
 
 __all__ = ["Trial", "check_file", "defined", "main"]
 
 _MEMORY, _OUTPUT = 8 * 2**30, 16 * 2**20  # bytes; threads of JAX reserve much that they never use
+_SETTINGS = {"JAX_PLATFORMS": "cpu", "TRANSFORMER_JAX_CACHE": "off", "PYTHONUNBUFFERED": "1"}
 _START = 120  # seconds until the process is ready
 
 
@@ -38,11 +38,13 @@ class Trial(NamedTuple):
         verdicts: One for each exercise.
         translations: Source, translation by the file's functions, and loss per token.
         notes: What else was done.
+        printed: What the file printed.
     """
 
     verdicts: list[Verdict]
     translations: list[tuple[str, str, float]]
     notes: list[str]
+    printed: str
 
 
 def check_file(
@@ -58,22 +60,26 @@ def check_file(
     Args:
         file: The file.
         names: The exercises.
-        seconds: Most seconds of processor time.
+        seconds: Most seconds of processor time; those after a function that took more get as many.
         run: A run whose parameters the functions get if all that a Transformer needs are right.
         page: Output file of the attention of that Transformer.
 
     Raises:
         DataError: The file cannot be imported, or a model cannot be made.
     """
-    asked = {"file": str(file), "names": list(names), "seconds": seconds}
-    asked |= {"run": None if run is None else str(run), "page": None if page is None else str(page)}
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as told:
+        asked = {"file": str(file), "names": list(names), "seconds": seconds, "told": told.fileno()}
+        asked |= {
+            "run": None if run is None else str(run),
+            "page": None if page is None else str(page),
+        }
         program = subprocess.Popen(
             [sys.executable, "-m", "transformer_jax.exercises.trial", json.dumps(asked)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=said,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "TRANSFORMER_JAX_CACHE": "off"},
+            pass_fds=[told.fileno()],
+            env=os.environ | _SETTINGS,
             start_new_session=True,
         )
         try:
@@ -81,20 +87,30 @@ def check_file(
         except subprocess.TimeoutExpired:
             os.killpg(program.pid, signal.SIGKILL)
             written, _ = program.communicate()
-        said.seek(0)
-        last = said.read(_OUTPUT).decode(errors="replace").strip().splitlines()[-1:]
+        last, printed = _read(said).splitlines()[-1:], _read(told)
     lines = [json.loads(line) for line in written.decode().splitlines() if line.startswith("{")]
     if any("refused" in line for line in lines):
         raise DataError(next(line["refused"] for line in lines if "refused" in line))
     verdicts = [Verdict(**line["verdict"]) for line in lines if "verdict" in line]
     if len(verdicts) < len(names):
-        verdicts.append(_ended(names[len(verdicts)], program.returncode, seconds, last))
-        verdicts += [Verdict(name, False, "not checked") for name in names[len(verdicts) :]]
+        ended = _ended(names[len(verdicts)], program.returncode, seconds, last)
+        if not lines:
+            raise DataError(f"{file}: when imported, {ended.law}: mend the file")
+        verdicts.append(ended)
+        rest = names[len(verdicts) :]
+        verdicts += check_file(file, rest, seconds=seconds).verdicts if rest else []
     elif program.returncode:
         said_last = last[0] if last else f"status {program.returncode}"
         raise DataError(f"{file}: the model of these functions failed: {said_last:.200}")
     translations = [tuple(line["translation"]) for line in lines if "translation" in line]
-    return Trial(verdicts, translations, [line["note"] for line in lines if "note" in line])
+    notes = [line["note"] for line in lines if "note" in line]
+    return Trial(verdicts, translations, notes, printed)
+
+
+def _read(file: IO[bytes]) -> str:
+    """The text of a temporary file."""
+    file.seek(0)
+    return file.read(_OUTPUT).decode(errors="replace").strip()
 
 
 def defined(file: Path) -> set[str]:
@@ -121,7 +137,7 @@ def _ended(name: str, status: int, seconds: int, last: list[str]) -> Verdict:
             name,
             False,
             f"not done within {seconds} s",
-            cause="a loop that never ends, or --seconds",
+            cause="a loop never ends; for slow answers raise --seconds",
         )
     said = f": {last[0]:.200}" if last else ""
     return Verdict(name, False, f"the process ended with status {status}{said}")
@@ -130,9 +146,9 @@ def _ended(name: str, status: int, seconds: int, last: list[str]) -> Verdict:
 def main() -> None:
     """The program of the process."""
     asked = json.loads(sys.argv[1])
-    # Whatever the file prints goes elsewhere.
+    # What the file prints goes elsewhere.
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    os.dup2(asked["told"], 1)
     limit_process(asked["seconds"], _MEMORY, _OUTPUT)
     for line in _results(asked):
         results.write(json.dumps(line) + "\n")
@@ -144,16 +160,20 @@ def _results(asked: dict[str, object]) -> Iterator[dict[str, object]]:
     try:
         module = _imported(file)
     except BaseException as error:
-        said = str(error).partition("\n")[0]
-        line = getattr(error, "lineno", None)
-        at = f", line {line}" if line else ""
-        yield {"refused": f"{file}{at}: {type(error).__name__}: {said}: mend the file"}
+        said, where = str(error).partition("\n")[0], line_of(error)
+        if isinstance(error, SyntaxError):
+            said, where = error.msg, f"line {error.lineno}"
+            inner = Path(error.filename or file)
+            file = file if inner == file.absolute() else inner
+        at = f", {where}" if where else ""
+        yield {"refused": f"{file}{at}: {type(error).__name__} {said:.200}: mend the file"}
         return
+    yield {"imported": True}
     right = set()
     for name in names:
         answer = getattr(module, name, None)
         missing = f"{file.name} has no function {name}"
-        verdict = Verdict(name, False, missing) if answer is None else check(name, answer)
+        verdict = Verdict(name, False, missing) if not callable(answer) else check(name, answer)
         right |= {name} if verdict.holds else set()
         yield {"verdict": dataclasses.asdict(verdict)}
     if asked["run"] is not None:
@@ -192,8 +212,7 @@ def _imported(file: Path) -> ModuleType:
         raise ImportError("a file of Python is needed, whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    with contextlib.redirect_stdout(sys.stderr):
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
