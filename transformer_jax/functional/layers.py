@@ -131,6 +131,12 @@ def _gradient_of_axes(x: Array, g: Array) -> Array:
 _linear.defvjp(_linear_forward, _linear_backward)
 
 
+Arrays = tuple[Array, ...]
+Biases = tuple[Array | None, ...]
+Maps = Callable[[Array, Arrays, Biases], Arrays]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def linear_maps(
     x: Float[Array, "B T D"],
     kernels: tuple[Float[Array, "D _"], ...],
@@ -151,21 +157,6 @@ def linear_maps(
         >>> [y.shape for y in linear_maps(x, (eye, eye[:, :2]), (None, None))]
         [(1, 2, 3), (1, 2, 2)]
     """
-    return _linear_maps(x, kernels, biases, axes, groups)
-
-
-Biases = tuple[Array | None, ...]
-Maps = Callable[[Array, tuple[Array, ...], Biases], tuple[Array, ...]]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _linear_maps(
-    x: Array,
-    kernels: tuple[Array, ...],
-    biases: Biases,
-    axes: Axes | None,
-    groups: int,
-) -> tuple[Array, ...]:
     tpu, cuda, default = _forms(axes, groups)
     if current_mesh() is not None or any(bias is not None for bias in biases):
         cuda = default
@@ -180,12 +171,8 @@ def _forms(axes: Axes | None, groups: int) -> tuple[Maps, Maps, Maps]:
 
 
 def _maps_as_one(
-    x: Array,
-    kernels: tuple[Array, ...],
-    biases: Biases,
-    axes: Axes | None,
-    groups: int,
-) -> tuple[Array, ...]:
+    x: Array, kernels: Arrays, biases: Biases, axes: Axes | None, groups: int
+) -> Arrays:
     widths, bias = [kernel.shape[1] for kernel in kernels], None
     if any(one is not None for one in biases):
         pairs = zip(widths, biases, strict=True)
@@ -197,16 +184,12 @@ def _maps_as_one(
     return split_columns(y, tuple(itertools.accumulate(widths[:-1])))
 
 
-def _maps_apart(
-    x: Array, kernels: tuple[Array, ...], biases: Biases, axes: Axes | None
-) -> tuple[Array, ...]:
+def _maps_apart(x: Array, kernels: Arrays, biases: Biases, axes: Axes | None) -> Arrays:
     pairs = zip(kernels, biases, strict=True)
     return tuple(_linear(x, kernel, bias, axes) for kernel, bias in pairs)
 
 
-def _maps_one_by_one(
-    x: Array, kernels: tuple[Array, ...], biases: Biases, axes: Axes | None
-) -> tuple[Array, ...]:
+def _maps_one_by_one(x: Array, kernels: Arrays, biases: Biases, axes: Axes | None) -> Arrays:
     found = []
     for kernel, bias in zip(kernels, biases, strict=True):
         found.append(_linear(x, kernel, bias, axes))
@@ -215,20 +198,16 @@ def _maps_one_by_one(
 
 
 def _maps_forward(
-    x: Array,
-    kernels: tuple[Array, ...],
-    biases: Biases,
-    axes: Axes | None,
-    groups: int,
-) -> tuple[tuple[Array, ...], Saved]:
-    return _linear_maps(x, kernels, biases, axes, groups), (x, kernels, biases)
+    x: Array, kernels: Arrays, biases: Biases, axes: Axes | None, groups: int
+) -> tuple[Arrays, Saved]:
+    return linear_maps(x, kernels, biases, axes, groups), (x, kernels, biases)
 
 
-def _maps_backward(axes: Axes | None, groups: int, saved: Saved, g: tuple[Array, ...]) -> Saved:
+def _maps_backward(axes: Axes | None, groups: int, saved: Saved, g: Arrays) -> Saved:
     return jax.vjp(_forms(axes, groups)[2], *saved)[1](g)
 
 
-_linear_maps.defvjp(_maps_forward, _maps_backward)
+linear_maps.defvjp(_maps_forward, _maps_backward)
 
 
 @real_arguments
