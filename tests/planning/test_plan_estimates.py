@@ -100,6 +100,23 @@ def test_the_plan_holds_as_many_logits_as_the_program(target, chunks, compute):
     assert found.loss == (2 if compute.logits_dtype == "bfloat16" else 4) * held * V + table
 
 
+@pytest.mark.slow
+def test_an_accuracy_compares_all_logits_however_the_loss_stores_them():
+    target, shape = without_compiler("80GiB"), Shape(64, 512)
+    case = next(case for case in CASES.values() if case["run"] == "bert-base")
+    run = run_of(case | {"layers": 1, "implementation": "xla", "mesh": [1, 1, 1]}, target)
+    V, stored = run.model.vocab_size, {"logits_dtype": "bfloat16", "logits_chunk": 512}
+    compute = dataclasses.replace(run.model.compute, **stored)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, compute=compute))
+    parts = parts_of(run, mesh_on(run, target), shape)
+    traced = jax.make_jaxpr(lambda batch: parts.evaluation(parts.model(), batch, None))(parts.batch)
+    sizes = re.findall(rf"f32\[(\d+),(\d+),{V}\]", str(traced))
+    held = max(int(rows) * int(scored) for rows, scored in sizes)
+    table = V * run.model.embedding_size * (2 if compute.dtype == "bfloat16" else 4)
+    found = plan.estimate_program(run, target, "evaluation", shape).estimate
+    assert found.loss == pytest.approx(8 * held * V + table, rel=0.01)
+
+
 def test_rematerialization_and_micro_batches_need_less():
     case = next(case for case in CASES.values() if not case["remat"] and case["layers"] == 4)
     plain = estimated(case)

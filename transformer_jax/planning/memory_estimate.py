@@ -498,16 +498,19 @@ def _loss_bytes(
         return 0.0
     rows = local.tokens(length) * parts.scored
     columns = config.vocab_size / local.tensor
+    width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
+    table = columns * width * itemsize(config)
+    if parts.ranked and not training:
+        # An accuracy compares all logits, in float32, however the loss stores them.
+        return 2 * 4 * rows * columns + table
     devices = num_batch_shards(mesh_on(run, target)) * local.context
     limit = logits_limit(target.device.device_kind)
     storage = LogitsStorage(config.compute.logits_dtype, config.compute.logits_chunk, limit)
     chunks = num_chunks(math.ceil(rows), math.ceil(columns), storage.on_each(devices))
     logit = 2 if storage.dtype == "bfloat16" else 4
-    width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
-    table = columns * width * itemsize(config)
     chunk = rows / chunks * columns
     if not training:
-        return chunk * (logit + 4 * parts.ranked) + table
+        return chunk * logit + table
     gradient = 4 * columns * width
     if target.type.platform == "tpu":
         # XLA:TPU accumulates the gradient of the table in another array. In a loop over chunks, it

@@ -159,7 +159,8 @@ def masked_lm(
     how a batch is split. Logits are computed at masked positions only.
 
     Args:
-        accuracy: Whether the sums include ``mlm_accuracy``, which needs all logits at once.
+        accuracy: Whether the sums include ``mlm_accuracy``, which needs all logits at once, in
+            float32, however the model stores those of a loss.
         sentence_objective: ``nsp`` or ``sop``, which names the sums. With ``none``, or a model
             without a sentence-pair head, there is only the MLM loss.
 
