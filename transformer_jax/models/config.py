@@ -389,7 +389,7 @@ class ComputeConfig(Configuration, group="compute"):
     # their memory, and is faster on GPUs with dtype bfloat16.
     logits_dtype: Literal["float32", "bfloat16"] = "float32"
     # Tokens of a batch, over all devices, whose logits the loss stores at a time; default: chunks
-    # of at most 1 GiB per device, on GPUs of 80 GB and more a 32nd of their memory.
+    # of at most 1 GiB per device, on an A100 or H100 of 80 GB and an H200 a 32nd of its memory.
     logits_chunk: Count | None = None
 
 
