@@ -116,6 +116,7 @@ def test_attention_is_its_formula_and_masked_rows_are_zero(implementation):
     laws.masked_rows(optimized, *inputs, mask).require()
 
 
+@pytest.mark.slow
 def test_gradients_of_linear_maps_and_norms_are_those_of_autodiff():
     x, kernel, bias, gain = normals((3, 4, 5), (5, 7), (7,), (5,))
 

@@ -91,6 +91,7 @@ def learnt(lesson):
     return Translator((graph, state.params), tokenizer), losses
 
 
+@pytest.mark.slow
 def test_the_loss_begins_at_chance(lesson):
     """Row B27: before training every token is about as likely as any other."""
     tokenizer, graph, params, batch = lesson

@@ -181,6 +181,7 @@ def test_old_command_line_trains_the_same_run(stored, name):
     check_end(stored, name)
 
 
+@pytest.mark.slow
 def test_finished_stored_run_stays_as_it_is(stored):
     path = Path("runs/translation-finished/results.json")
     before = json.loads(path.read_text())

@@ -64,8 +64,8 @@ def test_a_table_has_the_rows_it_has(ids):
     np.testing.assert_array_equal(found, np.asarray(table.table[...])[ids.clip(0, V - 1)])
 
 
-@pytest.mark.quick("ids0")
 @pytest.mark.parametrize("ids", BEYOND)
+@pytest.mark.slow
 def test_models_that_are_called_as_they_are_refuse_others_tokens(ids):
     ids, lengths = jnp.asarray(ids), jnp.array([2])
     encoder = nnx.merge(*drawn(lambda: EncoderForMaskedLM(tiny(), rngs=nnx.Rngs(0))))

@@ -71,7 +71,6 @@ def shares(values):
 
 
 @pytest.mark.parametrize("name", ["bert_multi", "gpt2_multi"])
-@pytest.mark.quick("gpt2_multi")
 @pytest.mark.slow
 def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command, name):
     """Labels above the threshold, the likeliest first; all of them in their order on request."""
@@ -114,7 +113,6 @@ def test_labels_above_the_threshold_are_shown(flags, wanted):
 @pytest.mark.parametrize(("before", "after"), [
     ((), ()), (("<s>",), ("</s>",)), pytest.param(("<s>",), (), marks=pytest.mark.slow),
 ])  # fmt: skip
-@pytest.mark.quick("before1-after1")
 @pytest.mark.slow
 def test_a_decoder_reads_what_its_tokenizer_puts_around_a_text(
     published, run_command, before, after
@@ -160,7 +158,6 @@ def test_a_decoder_may_tell_numbers(published, run_command):
     "name", ["bert_multi", "llama_cls", *(pytest.param(n, marks=pytest.mark.slow)
                                           for n in ("gpt2_multi", "gemma2_cls"))]
 )  # fmt: skip
-@pytest.mark.quick("llama_cls")
 @pytest.mark.slow
 def test_the_way_there_and_back(published, tmp_path, run_command, name):
     """A run gives the same labels, and is exported unchanged."""

@@ -83,6 +83,7 @@ def test_check_torch():
     assert broken.error > 0.01
 
 
+@pytest.mark.slow
 def test_custom_mask():
     mask, _ = example("custom_mask").main()
     visible = np.asarray(mask.array(8, 8))[:, 0]
@@ -138,6 +139,7 @@ def test_visualize_attention(trained_run, lesson, tmp_path):
         np.testing.assert_allclose(one.weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_semantic_search(bert):
     found = example("semantic_search").main(bert, query="A cat sleeps on the sofa.")
     assert found[0][1] == "A cat sleeps on the sofa."

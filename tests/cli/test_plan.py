@@ -98,7 +98,6 @@ def test_without_a_compiler_the_plan_is_an_estimate_that_says_so(run_command):
     assert left == pytest.approx(100 * (1 - most / usable), abs=1)
 
 
-@pytest.mark.quick("train-small-programs0")
 @pytest.mark.parametrize(
     ("command", "name", "programs"),
     [

@@ -118,6 +118,7 @@ def test_prompts_are_lower_cased_for_a_model_of_lower_cased_text(run_command, ru
     ("rule", "said"),
     [("def reward(p, c):\n    return None", "returned None: a finite"), ("", "no function reward")],
 )
+@pytest.mark.slow
 def test_a_rule_that_fails_says_so(run_command, run, prompts, rule, said):
     path = prompts.parent / "rule.py"
     path.write_text(rule)

@@ -95,7 +95,6 @@ SLOW = [
     [*USES, *(pytest.param(*use, marks=pytest.mark.slow) for use in SLOW)],
     ids=[f"{w[0]} {n}" for n, w in (*USES, *SLOW)],
 )
-@pytest.mark.quick("describe t5_encoder", "generate llama")
 @pytest.mark.slow
 def test_a_folder_is_used_like_the_run_made_of_it(
     published, text, tmp_path, run_command, name, words
@@ -131,7 +130,6 @@ def framed(source, folder, before, after):
 
 
 @pytest.mark.parametrize("name", ["t5_encoder", "bart"])
-@pytest.mark.quick("bart")
 @pytest.mark.slow
 def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
     published, tmp_path, run_command, name
@@ -264,7 +262,6 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
         pytest.param(1, "t5", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.quick("3-t5")
 @pytest.mark.slow
 def test_translating_by_generation_config_equals_generating(published, run_command, name, beams):
     """The tokenizer frames a source; the rest comes from the checkpoint."""

@@ -117,7 +117,6 @@ def test_length_and_further_parts_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(("activation", "bias"), [("Identity", False), ("Tanh", True)])
-@pytest.mark.quick("Tanh-True")
 @pytest.mark.slow
 def test_a_linear_map_at_the_end_is_part_of_the_vectors(
     encoder, tmp_path, lines, run_command, activation, bias

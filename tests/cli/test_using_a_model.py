@@ -110,6 +110,7 @@ def test_a_table_of_translations(nbest, rows, capsysbinary):
     assert command.written(2, Translation("", written[:1])) == b"2\t1\t-1.0000\ta\\\\b\n"
 
 
+@pytest.mark.slow
 def test_n_best_are_scored_and_stay_on_their_line(trained_run, lesson, run_command):
     text = f"{lesson[0][0]}\n\n{lesson[2][0]}\n"
     code, lines, _ = run_command("translate", trained_run, "--num-return-sequences", 3, text=text)
@@ -376,7 +377,6 @@ def test_the_page_shows_the_weights_of_the_forward_pass(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
-@pytest.mark.quick("xla")
 def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, implementation):
     # Row U13: the encoder's output, recomputed in NumPy from the values and the maps alone, is the
     # output of the model, whichever kernel ran.

@@ -416,6 +416,7 @@ def test_t4_a_mutated_file_is_refused_or_still_works_and_a_checksum_tells(made, 
             load_tokenizer(path, sha256=tokenizer.sha256)
 
 
+@pytest.mark.slow
 def test_byte_level_words_are_those_of_gpt2_in_texts_without_marks():
     text = (
         "They're 3rd-rate, isn't it? L'été\u00a0à  Gdańsk…\n\n\tdef f(x): return x**2  # 42 ❤️\n"

@@ -286,6 +286,7 @@ def two_step_model():
     return np.log(p).astype(np.float32)[None]
 
 
+@pytest.mark.slow
 def test_greedy_is_far_from_optimal_and_a_beam_of_two_is_not():
     trees = two_step_model()
     a, b = 1, 2

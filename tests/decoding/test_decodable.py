@@ -312,7 +312,6 @@ def test_samples_are_scored_as_teacher_forcing_does(kind):
         assert out.log_probs[b, 0] == pytest.approx(total, abs=1e-4)
 
 
-@pytest.mark.quick("gru")
 @pytest.mark.slow
 def test_a_wide_beam_is_exhaustive_search(kind):
     """Search over the cache, with beams that are reordered, finds what whole prefixes give."""

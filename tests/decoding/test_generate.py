@@ -133,7 +133,6 @@ def test_draws_differ_from_step_to_step(key):
     ],
     ids=["plain", "cold", "top_k", "hot_top_p", "min_p"],
 )
-@pytest.mark.quick("hot_top_p", "cold")
 @pytest.mark.slow
 def test_samples_follow_the_distribution_they_should(table, key, sampling):
     """Chi-square against the analytic probabilities (rows B32, B33, B34)."""

@@ -436,6 +436,7 @@ def test_shapes_leave_no_trace():
     np.testing.assert_allclose(wide.scores, tight.scores, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_on_the_left_is_not_read():
     rules = plain()
     generator = HFGenerator(decoder(), rules, rows=(4,), lengths=(16,))

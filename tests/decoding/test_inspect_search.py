@@ -78,6 +78,7 @@ def kinds(test):
 
 
 @kinds
+@pytest.mark.slow
 def test_b30_every_text_is_what_a_beam_finds_that_keeps_all(kind):
     searcher, sequence, config, texts = searched(kind)
     found = every_text(searcher, sequence, config, LENGTH)

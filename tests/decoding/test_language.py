@@ -185,6 +185,7 @@ def test_speculation_changes_no_token(kind, draft):
     assert 0 < fast.counts["steps"] < fast.counts["tokens"]
 
 
+@pytest.mark.slow
 def test_samples_differ_and_are_the_same_again():
     request = GenerationRequest("ab", max_new_tokens=12, num_return_sequences=3, seed=1)
     [first], [again] = (written(model().generate([request])) for _ in range(2))
@@ -243,7 +244,6 @@ COMBINATIONS = {
 
 
 @pytest.mark.parametrize("settings", COMBINATIONS.values(), ids=COMBINATIONS)
-@pytest.mark.quick("all")
 @pytest.mark.slow
 def test_frequencies_of_draws_are_those_of_the_distribution(settings):
     """Rows B32-B34: chi-square of first tokens against probabilities worked out by hand."""
@@ -347,6 +347,7 @@ def test_a_long_text_is_scored_in_windows_of_at_least_half_a_context():
     assert seen == list(range(len(whole) - 1))
 
 
+@pytest.mark.slow
 def test_trace_tells_each_step():
     """Row L13."""
     request = GenerationRequest("abc", max_new_tokens=6, temperature=0)

@@ -251,6 +251,7 @@ def test_a_wide_beam_over_the_cache_is_exhaustive_search():
         ).require()
 
 
+@pytest.mark.slow
 def test_the_number_of_compiled_shapes_is_finite(greedy):
     translator = greedy
     rng = np.random.default_rng(2)
@@ -304,7 +305,6 @@ def equations_of(jaxpr, looped=False):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.quick("1")
 @pytest.mark.slow
 def test_weights_are_cast_once_and_not_at_every_token(beams):
     """In bfloat16, no loop of the program casts a matrix."""
@@ -371,6 +371,7 @@ def test_what_every_target_begins_with_is_given(lines, num_beams):
         translator.score(["a"], ["a" * 14])
 
 
+@pytest.mark.slow
 def test_a_trace_shows_the_best_tokens_of_every_step(greedy):
     translation, steps = greedy.trace("abcd")
     assert tuple(step.token for step in steps) == translation.tokens

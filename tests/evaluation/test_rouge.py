@@ -81,6 +81,7 @@ def test_sentences_count_for_lsum_alone(scorer):
     assert found.rougeL == pytest.approx(50.0)
 
 
+@pytest.mark.slow
 def test_t16_the_oracle_is_the_best_choice_of_one_sentence_and_lead_the_first(scorer):
     rng = random.Random(1)
     value = lambda chosen, refs: sum(

@@ -93,6 +93,7 @@ def test_keys_folded_with_the_step_give_independent_masks(key):
     assert np.abs(between).max() < 5
 
 
+@pytest.mark.slow
 def test_the_mask_is_the_same_however_it_is_sharded(key):
     x = jnp.ones((16, 8, 24))
     whole = dropout(x, 0.3, key)

@@ -44,6 +44,7 @@ def test_blocks_hold_every_query_and_all_that_it_sees(length, reach):
     assert keys == length if blocks == 1 else keys == queries + 2 * reach <= length
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_bfloat16():
     x = jnp.ones((1, 40, 1, 4), jnp.bfloat16)
     assert local_attention(x, x, x, 1).dtype == jnp.bfloat16

@@ -256,7 +256,7 @@ def test_attention_of_heads_that_are_on_different_devices(mesh, kv_heads):
 
 @pytest.mark.parametrize("name", ["causal", "lengths", "segments"])
 @pytest.mark.parametrize("mesh", ["2x2x2", "1x8x1", "1x2x4"], indirect=True)
-@pytest.mark.quick("2x2x2-segments")
+@pytest.mark.slow
 def test_a_fused_kernel_runs_on_each_devices_rows_and_heads(mesh, name, monkeypatch):
     B, N, K, T, H = 8, 4, 2, 128, 8
     inputs = normals((B, N, T, H), (B, K, T, H), (B, K, T, H))

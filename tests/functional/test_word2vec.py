@@ -138,6 +138,7 @@ def test_a_block_has_the_softmax_loss_of_its_pairs(tables, block):
     np.testing.assert_allclose(cbow, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_the_weight_of_shared_negatives_keeps_their_sum(tables, block):
     """Twice the same negatives are the same loss: only their weight in all counts."""
     words, mask, negatives = block

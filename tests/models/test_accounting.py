@@ -174,7 +174,6 @@ def test_forward_flops_are_those_of_xla(name):
 
 
 @pytest.mark.parametrize("name", UNROLLED)
-@pytest.mark.quick("bart, untied")
 @pytest.mark.slow
 def test_training_flops_are_those_of_xla(name):
     ours = accounting.model_cost(CONFIGS[name], batch=B, source_length=S, target_length=T)
@@ -191,6 +190,7 @@ def test_flops_are_those_of_the_optimised_program(training):
     assert (ours.training if training else ours.forward) == pytest.approx(counted, rel=0.01)
 
 
+@pytest.mark.slow
 def test_b13_a_training_step_of_six_layers_of_512():
     """Row B13: 905.2 GFLOP by formula and 907.0 by XLA, for 6 × 512, V = 32000, B = 16, T = 256."""
     L, D, F, V, rows, length = 6, 512, 2048, 32_000, 16, 256

@@ -68,6 +68,7 @@ def test_padding_of_captions_changes_no_loss(model, batch):
     assert run(tokens, lengths)[1] == T + 3
 
 
+@pytest.mark.slow
 def test_maps_of_attention_have_a_column_for_each_patch(model, batch):
     maps = compiled(model, Captioner.attention_maps)(*batch)
     assert maps["cross"].shape == (2, 3, 2, T, 5)

@@ -174,6 +174,7 @@ def test_loss_at_the_start_is_that_of_guessing():
     assert abs(float(total / weight) - np.log(65)) < 0.15
 
 
+@pytest.mark.slow
 def test_dropout_needs_a_key_and_changes_with_it():
     config = change(norm=NormConfig(placement="pre", residual_dropout=0.5))
     run = compiled(config, lambda model, tokens, key: model(tokens, key=key))

@@ -265,11 +265,6 @@ def test_every_field_counts(group, field, batch):
         ("vaswani", "attention", "out_bias", False),
     ],
 )
-@pytest.mark.quick(
-    "relative-positions-max_distance-60",
-    "window-scores-sliding_window_every-1",
-    "rotary-positions-rope_theta-100.0",
-)
 @pytest.mark.slow
 def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     config = VARIANTS[base]
@@ -344,6 +339,7 @@ def test_cross_attention_asks_with_what_self_attention_read(batch):
     assert jnp.abs(before - after).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_tied_embedding_is_one_array_with_summed_gradient(batch):
     """Row B17."""
     graph, params = made(SMALL)

@@ -180,7 +180,6 @@ def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_ke
 
 
 @pytest.mark.parametrize("kind", ["learned", "rope"])
-@pytest.mark.quick("rope")
 @pytest.mark.slow
 def test_decoders_tell_texts_from_their_last_tokens(kind):
     """Wherever padding stands and whatever it is; nothing else is read of a longer text."""

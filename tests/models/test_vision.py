@@ -123,6 +123,7 @@ def test_gradients_reach_every_parameter_and_every_pixel(config):
     assert np.asarray(slopes["encoder"]["positions"]["table"]).any(1).all()
 
 
+@pytest.mark.slow
 def test_rows_do_not_influence_one_another():
     run = compiled(SMALL)
     laws.batch_mates(run, IMAGES).require()

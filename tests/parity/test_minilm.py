@@ -35,6 +35,7 @@ def vectors(folder):
         yield read
 
 
+@pytest.mark.slow
 def test_its_pooling_and_length_come_from_the_folder(vectors, folder):
     assert vectors.length == LENGTH
     assert sentence_fields(folder) == {"pool": "mean", "length": LENGTH, "normalize": True}

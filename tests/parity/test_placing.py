@@ -51,7 +51,6 @@ print(peak() - before)
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="tells memory on Linux alone")
 @pytest.mark.parametrize("layout", ["bert_bare", "gpt2"])  # tensors that are transposed, or split
-@pytest.mark.quick("gpt2")
 @pytest.mark.slow
 def test_loading_takes_little_more_than_the_model(tmp_path, layout):
     from safetensors.numpy import save_file

@@ -117,6 +117,7 @@ def test_what_fits_nowhere_is_known_without_compiling(compiled, too_much):
     assert tried == []
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_is_a_table_and_an_error_that_says_what_does(compiled, capsys):
     compiled["of"] = lambda run, what: GIB if run.mesh.fsdp == 8 else None
     run = RUNS["gpt2-small"][1]

@@ -34,7 +34,7 @@ def estimated(run, shape, what="training"):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick("luong")
+@pytest.mark.slow
 def test_an_estimate_is_near_the_memory_that_xla_needs_on_a_cpu(name):
     run, settings, shape = CASES[name]
     found, case = estimated(run_of(run, **settings), shape), COMPILED[name]

@@ -236,7 +236,6 @@ LOOP_DAMAGES = {
 
 @pytest.mark.parametrize("damage", LOOP_DAMAGES)
 @pytest.mark.parametrize("number", [5, 13])
-@pytest.mark.quick("13-nothing is left")
 @pytest.mark.slow
 def test_damaged_metrics_change_nothing_of_how_a_run_ends(bench, tmp_path, number, damage):
     """Best score at step 4, patience over at step 16; both are in the manifests."""

@@ -118,7 +118,6 @@ def test_more_padding_before_the_prompts_changes_no_sample():
     assert one.lengths.tolist() == two.lengths.tolist()
 
 
-@pytest.mark.quick("grpo")
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 @pytest.mark.slow
 def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):

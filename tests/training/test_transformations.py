@@ -102,7 +102,6 @@ def arrays(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-@pytest.mark.quick("polyak")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.slow
 def test_a_run_is_what_optax_does_alone(tmp_path, name):

@@ -53,7 +53,6 @@ def test_b29_masks_of_padded_and_packed_rows_are_their_formulas(window):
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
-@pytest.mark.quick(".svg")
 @pytest.mark.slow
 def test_pictures_are_written_and_repeatable(tmp_path, suffix):
     masks = {"causal": Mask(causal=True), "own": np.eye(T, dtype=bool)}

@@ -66,6 +66,7 @@ def killed_after(monkeypatch, changes):
         monkeypatch.setattr(Objects, name, wrapped(getattr(Objects, name)))
 
 
+@pytest.mark.slow
 def test_what_is_published_is_fetched(run, tmp_path):
     url, folder, storage = run
     assert content(fetched(url)) == content(folder)

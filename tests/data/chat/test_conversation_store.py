@@ -150,6 +150,7 @@ def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(store, lo
     )
 
 
+@pytest.mark.slow
 def test_targets_that_are_no_answers_change_nothing(store, loss):
     batch = rows_of(store, [0, 2, 4], 3)
     other = batch | {"targets": np.where(batch["weights"] > 0, batch["targets"], 7)}

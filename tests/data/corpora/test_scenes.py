@@ -89,6 +89,7 @@ def drawn():
     return {split: scenes.generate(split, 120, seed=3) for split in SPLITS}
 
 
+@pytest.mark.slow
 def test_a_caption_is_true_of_its_pixels(drawn):
     for made in drawn.values():
         for picture, caption in zip(made.pixels, made.captions, strict=True):

@@ -90,6 +90,7 @@ def test_neither_neighbours_nor_padding_change_a_vector(model, every):
     np.testing.assert_allclose(made, every.vectors, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_made_of_all_layers_of_real_tokens(vectors, every):
     texts = by_text(every)
     means = np.array([text.mean(0) for text in texts])  # [texts L+1 D]

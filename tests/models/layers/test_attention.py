@@ -145,6 +145,7 @@ def test_a_prepared_layer_computes_the_same():
     chex.assert_trees_all_close(found, wanted, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_maps_that_are_not_plain_are_called():
     class Doubled(nnx.Module):
         def __init__(self, base):
