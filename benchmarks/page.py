@@ -446,26 +446,28 @@ _DTYPES = ("float32", "bfloat16")
 def _tpu_schedules() -> Iterator[list[str]]:
     yield ["run", "devices", "mesh", "batch", "temporaries", "cycles, in millions",
            "of them copies", "MB awaited at once", "before"]  # fmt: skip
-    for case in _stored("programs")["cases"].values():
-        found = case.get("training", {})
-        if (cycles := found.get("estimated_cycles_M")) is None:
-            continue
+
+    def shown(found: dict[str, Any]) -> tuple[str, str, str]:
+        cycles = found["estimated_cycles_M"]
+        return (
+            f"{found['temporaries_GiB']:.2f} GiB",
+            f"{cycles['all']:.1f}",
+            f"{cycles['copies']:.1f}",
+        )
+
+    cases = _stored("programs")["cases"]
+    for name in ("gpt2-small, one TPU, 2 layers", "gpt2-small, fsdp, TPU, 2 layers"):
+        case = cases[name]
         mesh = (f"{axis} {n}" for axis, n in zip(_AXES, case["mesh"], strict=False) if n > 1)
-        before = case.get("before")
+        temporaries, cycles, copies = shown(case["before"])
         yield [
             case["run"],
             case["target"],
             ", ".join(mesh),
-            " x ".join(map(str, found["shape"])),
-            f"{found['temporaries_GiB']:.2f} GiB",
-            f"{cycles['all']:.1f}",
-            f"{cycles['copies']:.1f}",
-            f"{found['awaited_at_once_MB']:.0f}",
-            f"{before['estimated_cycles_M']['all']:.1f} million cycles, "
-            f"{before['estimated_cycles_M']['copies']:.1f} of copies, "
-            f"{before['temporaries_GiB']:.2f} GiB"
-            if before
-            else "",
+            " x ".join(map(str, case["training"]["shape"])),
+            *shown(case["training"]),
+            f"{case['training']['awaited_at_once_MB']:.0f}",
+            f"{cycles} million cycles, {copies} of copies, {temporaries}",
         ]
 
 

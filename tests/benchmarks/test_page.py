@@ -30,3 +30,12 @@ def test_every_gpu_is_on_the_page_but_no_tiny_model(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "_RESULTS", tmp_path)
     _, *rows = page.TABLES["one GPU"]()
     assert [cells[0] for cells in rows] == ["H200: step", "T4: step"]
+
+
+def test_a_program_that_is_compiled_again_joins_no_other_table(monkeypatch):
+    stored = page._stored("programs")
+    compiled = stored["cases"]["gpt2-small, one TPU, 2 layers"]
+    cases = stored["cases"] | {"another": compiled, "base, one TPU": compiled}
+    before = list(page.TABLES["schedules of TPUs"]())
+    monkeypatch.setattr(page, "_stored", lambda file: {"cases": cases})
+    assert list(page.TABLES["schedules of TPUs"]()) == before
