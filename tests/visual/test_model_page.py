@@ -479,3 +479,19 @@ def test_a_browser_runs_the_page_and_only_shows_hostile_text(layout, tmp_path):
                 r'data-widths="(\d+) of (\d+)"', dumped((tmp_path / "frame.html").as_uri())
             )
             assert int(found[1]) <= int(found[2]) <= width, view
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "Type a text, and press Run."), ("la carte " * 400, "tokens: at most")]
+)
+def test_views_are_hidden_without_a_result(text, said, tmp_path):
+    folder, page = uses.Use("gpt2", str).write(tmp_path / "model"), tmp_path / "page.html"
+    tj.load(folder).explore(text).html(page)
+    dom = dumped(f"{page.as_uri()}#change")
+    assert said in dom
+    assert len(re.findall(r'<div id="view-\w+" hidden', dom)) == 4
+    assert re.search(r'<div class="bar" id="choices" hidden', dom)
+    assert bool(re.search(r'<p id="wrong"[^>]* hidden', dom)) == (not text)

@@ -68,6 +68,13 @@ function compute() {
   now.logits = forward((name, shape, x) => { now.seen[name] = { shape, x }; });
 }
 
+// Views are of the text above them, or hidden.
+function ready(yes) {
+  document.body.dataset.ready = yes ? "yes" : "no";
+  $("choices").hidden = !yes;
+  for (const view of Object.keys(VIEWS)) $(`view-${view}`).hidden = !yes || view !== state.view;
+}
+
 function run() {
   $("wrong").hidden = true;
   $("state").textContent = "computing…";
@@ -77,7 +84,8 @@ function run() {
   } catch (error) {
     $("wrong").textContent = error.message;
     $("wrong").hidden = false;
-    $("state").textContent = "";
+    $("state").textContent = $("answer").textContent = "";
+    ready(false);
     return;
   }
   $("state").textContent = `${now.ids.length} tokens read${writes ? `, ${now.output.length} written` : ""}, in ${Math.round(performance.now() - begin)} ms`;
@@ -92,7 +100,7 @@ const later = () => { $("state").textContent = "computing…"; setTimeout(run, 2
 
 function showAnswer() {
   if (writes) $("answer").textContent = tokenizer.decode(model.kind === "decoder" ? [...now.ids, ...now.output] : now.output);
-  else if (model.kind === "masked") $("answer").textContent = masks().map((t) => `${tokenizer.name(topTokens(row(now.logits, t), 1)[0][0])} ${percent(topTokens(row(now.logits, t), 1)[0][1])}`).join(" · ");
+  else if (model.kind === "masked") $("answer").textContent = masks().map((t) => topTokens(row(now.logits, t), 1)[0]).map(([id, p]) => `${tokenizer.name(id)} ${percent(p)}`).join(" · ") || "No [MASK]: Step by step shows what would stand at each place.";
   else if (model.kind === "classifier") $("answer").textContent = labelShares(now.logits).slice(0, 1).map(([label, p]) => `${label} ${share(p)}`).join("");
   else $("answer").textContent = now.ids.map((id, t) => `${tokenizer.name(id)}/${labelShares(row(now.logits, t))[0][0]}`).slice(1, -1).join(" ");
 }
@@ -115,7 +123,7 @@ function topTokens(logits, count) {
 }
 function labelShares(logits) {
   const log = logSoftmax(logits);
-  const each = Array.from(logits, (v, i) => [data.labels[i] ?? String(i), data.task === "regress" ? v : data.task === "multi_label" ? sigmoid(v) : Math.exp(log[i])]);
+  const each = Array.from(logits, (v, i) => [data.labels[i] ?? (data.task === "regress" ? "value" : String(i)), data.task === "regress" ? v : data.task === "multi_label" ? sigmoid(v) : Math.exp(log[i])]);
   return each.sort((a, b) => b[1] - a[1]);
 }
 // Names and shares of a step, before or after a change; `first` are entries to show in any case.
@@ -418,7 +426,7 @@ function slider(input, output, max, value, said) {
 const VIEWS = { head: ["One head", headView], steps: ["Step by step", stepsView], search: ["Search", searchView], change: ["Change it", changeView] };
 function show() {
   if (document.body.dataset.ready !== "yes") return;
-  for (const view of Object.keys(VIEWS)) $(`view-${view}`).hidden = view !== state.view;
+  ready(true);
   // Only the last view computes with changes.
   const changes = { ...model.change };
   if (state.view !== "change") Object.assign(model.change, unchanged());
@@ -464,4 +472,4 @@ $("text").value = data.example;
 $("beams").value = String(data.search.num_beams ?? 1);
 $("alpha").value = String(data.search.length_penalty ?? 0);
 theme(matchMedia("(prefers-color-scheme: dark)").matches);
-run();
+if (data.example) run(); else $("state").textContent = "Type a text, and press Run.";
