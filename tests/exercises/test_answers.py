@@ -147,6 +147,12 @@ def test_an_error_has_the_cause_of_its_kind_and_its_line(line, cause):
     assert bool(cause) == bool(verdict.cause)
 
 
+@pytest.mark.parametrize("value", [1j, "abc", [[1, 2], [3]], [[None]], {}])
+def test_what_is_no_array_of_numbers_is_shown(value):
+    verdict = check("shift_right", lambda tokens, bos: tokens + value if value == 1j else value)
+    assert verdict.right == "an array"
+
+
 def test_no_message_holds_a_solution():
     """Neither blanks nor hints hold code that returns the value."""
     for name in EXERCISES:

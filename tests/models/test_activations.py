@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import inspect
 
 import jax.numpy as jnp
 import numpy as np
@@ -170,6 +171,14 @@ def test_unknown_names_list_the_known_ones():
             capture(model, lambda model: None, at, replace)
     with pytest.raises(ArgumentError, match="no activation"):
         capture(model, lambda model: None, "encoder/blocks/0/self_attention/k/2")  # 2 key heads
+    for at, replace, said in (
+        ("encoder/blocks/0/self_attention/weight", None, "did you mean .*/weights?"),
+        (3, None, "at: 3: give a name, or a list of names"),
+        ([1], None, "at: .*give a name"),
+        ("logits", [1], "replace: .*give a dictionary"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            inspect.unwrap(capture)(model, lambda model: None, at, replace)
 
 
 @pytest.mark.slow
@@ -177,3 +186,6 @@ def test_a_value_of_another_shape_is_refused():
     model, run = decoder()
     with pytest.raises(ArgumentError, match=r"logits has shape \(3, 20\), its new value \(4,\)"):
         capture(model, run, replace={"logits": np.zeros(4)})
+    for value in ("zero", None, 1j):
+        with pytest.raises(ArgumentError, match=r"replace: logits becomes .*give real numbers"):
+            capture(model, run, replace={"logits": lambda old, value=value: value})

@@ -6,6 +6,7 @@ The code of the page runs in node; without node, these tests are skipped.
 import base64
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 import shutil
@@ -27,7 +28,7 @@ from tests.visual.test_page_widths import BROWSER, FRAME
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
-from transformer_jax.inference.exploring import explored
+from transformer_jax.inference.exploring import ExplorePage, explored
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.models.prepare import with_separate_blocks
 from transformer_jax.models.transformer.models import Decoder, Encoder, TransformerEncoderDecoder
@@ -57,7 +58,7 @@ def in_node(packed, cases):
 # --- the file -------------------------------------------------------------------------------------
 
 
-def small_page(**changes):
+def small_page(weights="float16", **changes):
     config = tj.TransformerConfig(
         4, 2, 1, 0, attention=tj.AttentionConfig(1), feed_forward=tj.FeedForwardConfig(2)
     )
@@ -73,7 +74,7 @@ def small_page(**changes):
         labels=(HOSTILE, "__SCRIPT__"),
         example=HOSTILE,
     )
-    return explore_html(dataclasses.replace(model, **changes))
+    return inspect.unwrap(explore_html)(dataclasses.replace(model, **changes), weights)
 
 
 def test_hostile_text_and_vocabulary_end_no_element():
@@ -98,6 +99,12 @@ def test_the_browser_may_run_this_script_alone_and_request_nothing():
         r"\b(src|href)=|fetch\(|XMLHttpRequest|import\(|@import|url\(",
         page,
     )
+
+
+def test_types_of_weights_are_listed_and_a_page_in_a_session_is_one_line():
+    with pytest.raises(ConfigError, match="weights is 'int4': allowed are float16, int8"):
+        small_page("int4")
+    assert repr(ExplorePage("x" * 1000)) == "ExplorePage()"
 
 
 def test_matrices_are_rounded_and_vectors_are_not():

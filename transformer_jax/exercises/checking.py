@@ -248,7 +248,7 @@ def _same(outcome: object, mistake: object) -> bool:
     """Tells if an outcome is that of a mistake; "nan" stands for any with NaN or infinity."""
     if isinstance(mistake, str) and mistake == "nan":
         with contextlib.suppress(Exception):
-            return any(not np.isfinite(np.asarray(one, float)).all() for one in _leaves(outcome))
+            return any(not np.isfinite(np.asarray(one)).all() for one in _leaves(outcome))
         return False
     if isinstance(outcome, _ERRORS) or isinstance(mistake, _ERRORS):
         return _is_misfit(outcome) and _is_misfit(mistake)
@@ -301,10 +301,10 @@ def _of_arrays(value: object, right: object, tolerance: float) -> tuple[str, str
     wanted = np.asarray(right)
     try:
         found = np.asarray(value)
+        if found.dtype == object or isinstance(value, str) or np.iscomplexobj(found):
+            raise TypeError
         numbers = found.astype(np.float64)
     except (TypeError, ValueError):
-        return "", _shown(value), "an array" if wanted.ndim else "a number"
-    if found.dtype == object or isinstance(value, str):
         return "", _shown(value), "an array" if wanted.ndim else "a number"
     if wanted.dtype == bool and found.dtype != bool:
         return "", f"values of {found.dtype}", "True and False"

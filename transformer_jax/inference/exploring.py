@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ArgumentError, ConfigError
 from transformer_jax.core.json_types import Json
 from transformer_jax.core.output_files import draft_file
 from transformer_jax.data.examples import default_template
@@ -50,7 +50,7 @@ class ExplorePage:
         text: The HTML.
     """
 
-    text: str
+    text: str = dataclasses.field(repr=False)  # megabytes
 
     def html(self, path: str | Path | None = None) -> str:
         """Returns the page.
@@ -89,9 +89,12 @@ class Explorable:
                 file and changes the results.
 
         Raises:
+            ArgumentError: The text is no string.
             ConfigError: The page cannot compute the model or its tokenizer, or the model has more
-                than 60 million parameters.
+                than 60 million parameters; or there is no such type.
         """
+        if not isinstance(text, str):
+            raise ArgumentError(f"explore: text is {type(text).__name__}: give one string")
         return ExplorePage(explore_html(explored(self._opened, text), weights))
 
 

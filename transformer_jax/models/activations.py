@@ -36,6 +36,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
+from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import ArgumentError
 from transformer_jax.functional.scores import Scores, mix
 from transformer_jax.models.layers.cache import LayerCache
@@ -209,10 +210,14 @@ def capture(
         >>> capture(model, lambda model: model(jnp.array([[1, 2, 3]])), "logit")
         Traceback (most recent call last):
         ...
-        transformer_jax.core.errors.ArgumentError: at: no activation 'logit': there are ...
+        transformer_jax.core.errors.ArgumentError: at: no activation 'logit'; did you mean ...
     """
-    patterns = [at] if isinstance(at, str) else list(at)
-    replace = {} if replace is None else dict(replace)
+    patterns = [at] if isinstance(at, str) else list(at) if isinstance(at, Iterable) else [at]
+    if not all(isinstance(name, str) for name in patterns):
+        raise ArgumentError(f"at: {at!r:.60}: give a name, or a list of names")
+    replace = {} if replace is None else replace
+    if not isinstance(replace, Mapping):
+        raise ArgumentError(f"replace: {replace!r:.60}: give a dictionary of new values by name")
     _check_names(model, patterns, list(replace))
     found: dict[str, np.ndarray] = {}
 
@@ -240,7 +245,16 @@ def _head(key: str, name: str) -> int | None:
 
 def _new_value(name: str, old: Array, new: Replacement) -> Array:
     """Returns the new value of an activation, in the shape and dtype of the old one."""
-    made = jnp.asarray(new(np.asarray(old, np.float32)) if callable(new) else new)
+    given = new(np.asarray(old, np.float32)) if callable(new) else new
+    try:
+        made = jnp.asarray(given)
+    except (TypeError, ValueError):
+        made = None
+    if made is None or jnp.iscomplexobj(made):
+        raise ArgumentError(
+            f"replace: {name} becomes {given!r:.60}: give real numbers, or a function from the old "
+            f"value to them"
+        )
     try:
         return jnp.broadcast_to(made, old.shape).astype(old.dtype)
     except ValueError:
@@ -273,8 +287,9 @@ def _check_names(model: nnx.Module, patterns: list[str], replace: list[str]) -> 
                 counts = [
                     f"{side}: i below {n}" for side in sides if (n := _num_blocks(model, side))
                 ]
+                hint = nearest(key, known) or ":"
                 raise ArgumentError(
-                    f"{what}: no activation {key!r}: there are {', '.join(every)} ("
+                    f"{what}: no activation {key!r}{hint} there are {', '.join(every)} ("
                     f"{', '.join(counts)}); and each head of {', '.join(_OF_HEADS)}, such as "
                     f"{next(iter(heads), 'none')}"
                 )

@@ -13,7 +13,7 @@ import importlib.resources
 import json
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -296,9 +296,12 @@ def explore_html(model: ExploredModel, weights: WeightType = "float16") -> str:
             halves the file and changes the results.
 
     Raises:
-        ConfigError: The page cannot compute the model, or it is too large; see
-            :data:`MOST_PARAMETERS`.
+        ConfigError: The page cannot compute the model, it is too large (see
+            :data:`MOST_PARAMETERS`), or there is no such type.
     """
+    if weights not in get_args(WeightType):
+        allowed = ", ".join(get_args(WeightType))
+        raise ConfigError(f"weights is {weights!r}: allowed are {allowed}")
     size = sum(value.size for value in model.params.values())
     if size > MOST_PARAMETERS:
         raise ConfigError(
