@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.doors import uses
 from tests.exercises.answers import ANSWERS
 from transformer_jax.cli.main import main
 from transformer_jax.core.errors import ArgumentError, DataError
@@ -264,6 +265,17 @@ def test_functions_after_one_that_never_ends_are_checked_and_prints_are_shown(tm
         "1 of 3 functions right",
     ]
     assert "  printed: here" in err
+
+
+@pytest.mark.slow
+def test_a_run_of_another_kind_is_refused_before_functions_are_checked(tmp_path):
+    file, run = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text("def softmax(scores, mask):\n    while True: pass\n")
+    with pytest.raises(DataError, match="no such run directory"):
+        check_file(file, ["softmax"], seconds=20, run=run)
+    uses.Use("gpt2", str).write(run)
+    with pytest.raises(DataError, match="decoder"):
+        check_file(file, ["softmax"], seconds=20, run=run)
 
 
 def test_twelve_make_a_transformer():

@@ -15,7 +15,7 @@ from transformer_jax.core.errors import ConfigError
 from transformer_jax.exercises.checking import adapted
 from transformer_jax.exercises.table import TRANSFORMER, Function
 from transformer_jax.functional.layers import linear, relu
-from transformer_jax.inference.facts import Opening
+from transformer_jax.inference.facts import Facts, Opening
 from transformer_jax.inference.pretrained import Pretrained, read_facts
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -25,7 +25,7 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.visual.attention import attention_html, translation_maps
 
-__all__ = ["OwnTransformer"]
+__all__ = ["OwnTransformer", "facts_of"]
 
 _BEAMS, _ALPHA = 4, 0.6
 Map = Callable[[jax.Array], jax.Array]
@@ -50,9 +50,8 @@ class OwnTransformer:
         Raises:
             ConfigError: The model has another form.
         """
-        opened = Pretrained.load(read_facts(run, "best", Opening()), "encoder-decoder")
+        opened = Pretrained.load(facts_of(run), "encoder-decoder")
         model, self.tokenizer = opened.module, opened.tokenizer
-        _check_form(model.config, run)
         self.config, self.weights = model.config, list[np.ndarray]()
         self.params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
         setattr(module, "attention", self._watched(getattr(module, "attention")))  # noqa: B009, B010
@@ -182,6 +181,18 @@ class OwnTransformer:
 def _feed_forward(params: dict) -> Map:
     up, down = ((params[name]["kernel"], params[name]["bias"]) for name in ("up", "down"))
     return lambda x: linear(relu(linear(jnp.asarray(x, jnp.float32), *up)), *down)
+
+
+def facts_of(run: Path) -> Facts:
+    """Returns what is known of a run without its parameters.
+
+    Raises:
+        ConfigError: The twelve functions do not compute its model.
+    """
+    facts = read_facts(run, "best", Opening())
+    facts.require("encoder-decoder")
+    _check_form(facts.transformer, run)
+    return facts
 
 
 def _check_form(config: TransformerConfig, run: Path) -> None:
