@@ -8,6 +8,7 @@ import tyro
 
 from transformer_jax.cli.output import columns
 from transformer_jax.core.config_fields import Configuration
+from transformer_jax.core.errors import command
 from transformer_jax.lectures import DECKS, Row, find_rows
 
 __all__ = ["Lecture"]
@@ -46,7 +47,7 @@ def _row(row: Row) -> str:
     """Returns all fields of a row; fields to copy are one per line."""
     said = [("shows", _plain(row.shows)), ("correction", _plain(row.correction)),
             ("remark", _plain(row.remark))]  # fmt: skip
-    write = (f"transformer-jax check --blank {row.exercise}",) if row.exercise else ()
+    write = (_plain(command("check", "--blank", row.exercise)),) if row.exercise else ()
     pasted = [("functions", row.functions), ("tests", row.tests), ("page", (f"docs/{row.page}",)),
               ("command", (row.command,)), ("exercise", write)]  # fmt: skip
     width = max(len(name) for name, _ in [*said, *pasted])
