@@ -949,10 +949,10 @@ def _one_live(model, bos, eos, limit, beams, alpha):
     for n in range(1, limit + 1):
         row = _logp(model([text])[0])
         score = (total + row[eos]) / ((5 + n) / 6) ** alpha
-        if (n == limit or row.argmax() == eos) and score > best[1]:
+        if (n == limit or np.argmax(row) == eos) and score > best[1]:
             best = [*text[1:], eos], float(score)
         row[eos] = -np.inf
-        text, total = [*text, int(row.argmax())], total + row.max()
+        text, total = [*text, int(np.argmax(row))], total + np.max(row)
     return best
 
 
