@@ -10,6 +10,8 @@ import transformer_jax as tj
 
 DOCS = Path(__file__).parents[2] / "docs"
 PACKAGE = DOCS.parent / "transformer_jax"
+CONCEPTS = sorted((DOCS / "concepts").glob("*.md"))
+EXECUTED = [page for page in CONCEPTS if "{code-cell}" in page.read_text()]
 # What the pages of the API document: single names, and all names of a module.
 NAMED = {
     directive: set(re.findall(rf"auto{directive}:: transformer_jax\.([\w.]+)", text))
@@ -39,7 +41,7 @@ def test_every_module_has_an_entry(module):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_curves")
-@pytest.mark.parametrize("page", sorted((DOCS / "concepts").glob("*.md")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
 def test_the_cells_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "")  # which a page sets for its own process
@@ -47,7 +49,6 @@ def test_the_cells_of_a_page_run(page, tmp_path, monkeypatch):
     names = {}
     for cell in cells:
         exec(compile(cell, page.name, "exec"), names)
-    assert cells
     assert not [*tmp_path.iterdir()]
 
 
