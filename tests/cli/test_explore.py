@@ -22,3 +22,19 @@ def test_the_command_writes_what_explore_returns(tmp_path, run_command):
     code, _, err = run_command("explore", folder, "--output", tmp_path / "page.txt")
     assert code != 0
     assert "ends in .html" in err
+
+
+@pytest.mark.parametrize("words", [
+    ["attention", "{run}", "a", "--output"], ["caption", "{run}", "a.png", "--heat-maps"],
+    ["explore", "{run}", "--output"], ["word-vectors", "{run}", "bank", "the bank", "--output"],
+], ids=lambda words: words[0])  # fmt: skip
+def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_read(
+    words, tmp_path, run_command
+):
+    there = [word.format(run=tmp_path / "no run") for word in words]
+    (tmp_path / "file").touch()
+    for page, said in (("page.txt", "ends in .html"), ("file/page.html", "cannot be written")):
+        code, _, err = run_command(*there, tmp_path / page)
+        assert code == 2
+        assert err.startswith(f"error: {words[-1]} {tmp_path / page}: ")
+        assert said in err

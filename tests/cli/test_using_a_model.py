@@ -437,7 +437,7 @@ def test_a_given_translation_is_what_is_looked_at(teacher, lesson):
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        (["O gato", "--output", "map.png"], 2, "the name of a page ends in .html"),
+        (["O gato", "--output", "map.png"], 2, "--output map.png: the name ends in .html"),
         (["O gato", "--layer", "0"], 2, "--layer is 0: at least 1"),
         (["O gato", "--layer", "3", "--num-beams", "1"], 2, "--layer 3: the layers are 1 to 1"),
         (["O gato", "--layer", "1", "--all-layers"], 2, "exclude each other"),

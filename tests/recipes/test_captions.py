@@ -243,7 +243,7 @@ def test_settings_that_do_not_fit_are_refused(run, pictures, tmp_path, capfd, fl
     [
         ([], "caption needs pictures"),
         (["{folder}"], "no pictures: their names end in"),
-        (["a.png", "--heat-maps", "a.txt"], "the name of a page ends in .html"),
+        (["a.png", "--heat-maps", "a.txt"], "--heat-maps a.txt: the name ends in .html"),
         (["a.png", "--seed", "1"], "--seed is for sampling: add --sample"),
         (["a.png", "--sample", "--num-beams", "2"], "exclude each other"),
         (["a.png", "--num-return-sequences", "2"], "several captions are rows of --tsv"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import wrote
+from transformer_jax.cli.output import check_file, wrote
 from transformer_jax.cli.support.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
@@ -147,8 +147,7 @@ class AttentionCommand(AttentionFlags, LanguageFlags, CheckpointCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        if self.output.suffix != ".html":
-            raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
+        check_file("--output", self.output, (".html",))
         if self.layer is not None and self.all_layers:
             raise ConfigError("--layer and --all-layers exclude each other: give one of them")
         for name in ("sentence", "target"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from transformer_jax.cli.output import TextOutput, note, tsv, wrote
+from transformer_jax.cli.output import TextOutput, check_file, note, tsv, wrote
 from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
 from transformer_jax.core.config_fields import OutputPath, Range
 from transformer_jax.core.errors import ConfigError, plural
@@ -145,8 +145,7 @@ class Caption(CaptionFlags, PictureFlags, PredictionCommand):
         Raises:
             ConfigError: Flags exclude each other, or the page has the wrong suffix.
         """
-        if self.heat_maps is not None and self.heat_maps.suffix != ".html":
-            raise ConfigError(f"--heat-maps {self.heat_maps}: the name of a page ends in .html")
+        check_file("--heat-maps", self.heat_maps, (".html",))
         given = self.given()
         drawn = [name for name in _DRAWN if name in given]
         if not self.sample:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import tyro
 
-from transformer_jax.cli.output import wrote
+from transformer_jax.cli.output import check_file, wrote
 from transformer_jax.cli.support.run_command import CheckpointCommand
 from transformer_jax.core.config_fields import OutputPath
-from transformer_jax.core.errors import ConfigError
 from transformer_jax.visual.model_page import WeightType
 
 __all__ = ["ExploreCommand"]
@@ -32,8 +31,7 @@ class ExploreCommand(CheckpointCommand):
 
     def __call__(self) -> int:
         """Writes the file."""
-        if self.output.suffix != ".html":
-            raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
+        check_file("--output", self.output, (".html",))
         from transformer_jax.inference.exploring import ExplorePage, explored, kind_of
         from transformer_jax.inference.pretrained import Pretrained, read_facts
         from transformer_jax.visual.model_page import explore_html
@@ -41,9 +39,6 @@ class ExploreCommand(CheckpointCommand):
         facts = read_facts(self.run, self.checkpoint, self.opening())
         kind_of(facts)
         page = ExplorePage(explore_html(explored(Pretrained.load(facts), self.text), self.weights))
-        try:
-            page.html(self.output)
-        except ConfigError as error:
-            raise ConfigError(f"--output {error}") from None
+        page.html(self.output)
         wrote(self.output)
         return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from transformer_jax.cli.output import wrote
+from transformer_jax.cli.output import check_file, wrote
 from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError
@@ -35,8 +35,7 @@ class WordVectorsCommand(LanguageFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Prints cosines by layer for pairs of sentences, and the words with most attention."""
-        if self.output is not None and self.output.suffix != ".html":
-            raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
+        check_file("--output", self.output, (".html",))
         if not self.word.strip() or not self.sentences:
             raise ConfigError(
                 "a word and sentences with it are needed: "

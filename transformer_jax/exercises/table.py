@@ -1,7 +1,8 @@
 """The exercises: inputs, right values by the package's functions, mistakes, hints, laws.
 
 A mistake is a function from the same inputs to the value that it leads to, so that its name is
-found by comparing values. Right values come from the functions that train and decode.
+found by comparing values. Right values come from the functions that train and decode, where one has
+the form of the exercise.
 """
 
 # Inputs are unpacked into functions of several kinds.
