@@ -5,14 +5,18 @@ in place as the bytes of the update. So figures are a least; caches are not mode
 known of the kernels of cuBLAS, which are chosen on a device.
 """
 
-import dataclasses
-import functools
 import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer_jax.parallel.program_report import array_bytes
+from transformer_jax.parallel.program_report import (
+    Computation,
+    Instruction,
+    array_bytes,
+    array_dimensions,
+    parsed,
+)
 
 __all__ = ["Kernel", "Loop", "kernels", "loops", "totals"]
 
@@ -53,35 +57,9 @@ class Loop(NamedTuple):
     condition: tuple[Kernel, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Instruction:
-    name: str
-    shape: str
-    op: str
-    arguments: str
-    attributes: str
-    root: bool
-
-    @functools.cached_property
-    def operands(self) -> list[str]:
-        return re.findall(r"%([\w.\-]+)", self.arguments)
-
-    def attribute(self, name: str) -> str:
-        """Returns a name or a bracketed value among the attributes; empty if it is not there."""
-        match = re.search(rf"\b{name}=%?([\w.\-]+|\{{[\d,]*\}})", self.attributes)
-        return match[1] if match else ""
-
-
-_Computation = dict[str, _Instruction]
-_HEAD = re.compile(r"^(ENTRY )?%([\w.\-]+) .*\{\s*$")
-_INSTRUCTION = re.compile(r"^\s*(ROOT )?%([\w.\-]+) = (.*)$")
-_OPERATION = re.compile(r"([\w\-$]+)\(")
-_ARRAY = re.compile(r"\b[a-z]\w*\[([\d,]*)\]")
 _TURNS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
-_TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _FUSION = re.compile(r'"kind":"(__\w+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
-_NAME = re.compile(r'op_name="([^"]*)"')
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
     *("partition-id", "replica-id"),
@@ -104,14 +82,12 @@ def kernels(text: str) -> list[Kernel]:
         >>> kernels(text)
         [Kernel(name='a', kind='copy', launches=3, bytes=64, flops=0, operation='')]
     """
-    computations, entry = _parsed(text)
-    return list(_kernels(computations, entry))
+    return list(_kernels(*parsed(text)))
 
 
 def loops(text: str) -> list[Loop]:
     """Returns the loops of a program, the inner ones of a loop after it, given its text."""
-    computations, entry = _parsed(text)
-    return list(_loops(computations, entry))
+    return list(_loops(*parsed(text)))
 
 
 def totals(found: list[Kernel] | tuple[Kernel, ...]) -> tuple[int, int]:
@@ -124,44 +100,7 @@ def totals(found: list[Kernel] | tuple[Kernel, ...]) -> tuple[int, int]:
     return sum(one.launches for one in found), sum(one.launches * one.bytes for one in found)
 
 
-def _parsed(text: str) -> tuple[dict[str, _Computation], str]:
-    computations: dict[str, _Computation] = {}
-    current, entry = None, ""
-    for line in text.splitlines():
-        if (head := _HEAD.match(line)) is not None:
-            current = computations[head[2]] = {}
-            entry = head[2] if head[1] else entry
-        elif line == "}":  # some attributes of a TPU's kernels have lines of their own
-            current = None
-        elif current is not None and (one := _instruction(line)) is not None:
-            current[one.name] = one
-    return computations, entry
-
-
-def _instruction(line: str) -> _Instruction | None:
-    if (match := _INSTRUCTION.match(line)) is None:
-        return None
-    root, name, text = match.groups()
-    end = _closing(text) + 1 if text.startswith("(") else text.index(" ")
-    shape, rest = text[:end], text[end:].lstrip()
-    if (operation := _OPERATION.match(rest)) is None:
-        return None
-    rest = rest[operation.end() - 1 :]
-    end = _closing(rest)
-    return _Instruction(name, shape, operation[1], rest[1:end], rest[end + 1 :], bool(root))
-
-
-def _closing(text: str) -> int:
-    """Returns the place of the bracket that closes the first."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0:
-            return place
-    return len(text)
-
-
-def _loops(computations: dict[str, _Computation], name: str) -> Iterator[Loop]:
+def _loops(computations: dict[str, Computation], name: str) -> Iterator[Loop]:
     for one in computations[name].values():
         if one.op == "while":
             turns, body = _TURNS.search(one.attributes), one.attribute("body")
@@ -175,7 +114,7 @@ def _loops(computations: dict[str, _Computation], name: str) -> Iterator[Loop]:
 
 
 def _kernels(
-    computations: dict[str, _Computation], name: str, launches: int = 1
+    computations: dict[str, Computation], name: str, launches: int = 1
 ) -> Iterator[Kernel]:
     here = computations[name]
     for one in here.values():
@@ -192,27 +131,26 @@ def _kernels(
             continue
         fused = computations.get(called, {}) if one.op == "fusion" else {}
         moved = _read(here, one, fused) + _written(here, one, fused)
-        operation = _NAME.search(one.attributes)
         yield Kernel(
             one.name,
             _kind(one),
             launches,
             moved,
             sum(_flops(fused, inner) for inner in fused.values()) or _flops(here, one),
-            operation[1] if operation else "",
+            one.attribute("op_name"),
         )
 
 
-def _kind(one: _Instruction) -> str:
-    if (target := _TARGET.search(one.attributes)) is not None:
-        return target[1]
+def _kind(one: Instruction) -> str:
+    if target := one.attribute("custom_call_target"):
+        return target
     if one.op != "fusion":
         return one.op
     special = _FUSION.search(one.attributes)
     return special[1] if special else one.attribute("kind")
 
 
-def _read(here: _Computation, one: _Instruction, fused: _Computation) -> int:
+def _read(here: Computation, one: Instruction, fused: Computation) -> int:
     operands = [here[name] for name in one.operands if name in here]
     if fused:
         parts = _needed(fused)
@@ -228,7 +166,7 @@ def _read(here: _Computation, one: _Instruction, fused: _Computation) -> int:
     return sum(array_bytes(operand.shape) for operand in dict.fromkeys(operands))
 
 
-def _needed(fused: _Computation) -> dict[str, float]:
+def _needed(fused: Computation) -> dict[str, float]:
     """Returns the part of each value of a fusion that its result needs, from the result back."""
     parts: dict[str, float] = {}
     for one in reversed(fused.values()):
@@ -246,7 +184,7 @@ def _needed(fused: _Computation) -> dict[str, float]:
     return parts
 
 
-def _written(here: _Computation, one: _Instruction, fused: _Computation) -> int:
+def _written(here: Computation, one: Instruction, fused: Computation) -> int:
     if one.op == "dynamic-update-slice":
         return array_bytes(here[one.operands[1]].shape)
     if not fused:
@@ -256,7 +194,7 @@ def _written(here: _Computation, one: _Instruction, fused: _Computation) -> int:
     return sum(_result_bytes(fused, result) for result in results)
 
 
-def _result_bytes(fused: _Computation, result: _Instruction) -> int:
+def _result_bytes(fused: Computation, result: Instruction) -> int:
     while result.op == "bitcast" and result.operands[0] in fused:
         result = fused[result.operands[0]]
     if result.op == "dynamic-update-slice":
@@ -266,18 +204,13 @@ def _result_bytes(fused: _Computation, result: _Instruction) -> int:
     return array_bytes(result.shape)
 
 
-def _flops(here: _Computation, one: _Instruction) -> int:
+def _flops(here: Computation, one: Instruction) -> int:
     """Returns the operations of a product; 0 for other instructions."""
     if one.op != "dot" and "cublas" not in one.attributes and "gemm" not in one.attributes:
         return 0
     contracted = _CONTRACTED.search(one.attributes)
     if contracted is None or one.operands[0] not in here:
         return 0
-    out, left = (_dimensions(shape) for shape in (one.shape, here[one.operands[0]].shape))
+    out, left = (array_dimensions(shape) for shape in (one.shape, here[one.operands[0]].shape))
     axes = [int(axis.strip('" ')) for axis in contracted[1].split(",") if axis]
     return 2 * math.prod(out) * math.prod(left[axis] for axis in axes)
-
-
-def _dimensions(shape: str) -> list[int]:
-    match = _ARRAY.search(shape)
-    return [int(size) for size in match[1].split(",") if size] if match else []

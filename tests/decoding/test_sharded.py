@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.placement import mesh_of, shard_parameters, split_model
-from transformer_jax.parallel.program_report import collectives
+from transformer_jax.parallel.program_report import collectives, parsed
 from transformer_jax.training.validation import _evaluated
 
 MESHES = {
@@ -145,12 +144,9 @@ def test_scores_are_those_of_one_device(name):
 
 def loop_exchanges(text):
     """The exchanges between devices inside the loops of a compiled program."""
-    bodies = set(re.findall(r" while\(.*body=%?([\w.\-]+)", text))
+    bodies = parsed(text).bodies
     assert bodies
-    for block in re.split(r"\n\n", text):
-        head = re.match(r"\s*%?([\w.\-]+) \(", block)
-        if head and head.group(1) in bodies:
-            yield from collectives(block)
+    return collectives(bodies)
 
 
 def compiled_search(name, beams):
