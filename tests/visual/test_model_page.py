@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import jax
@@ -24,7 +25,7 @@ import transformer_jax as tj
 from tests.doors import uses
 from tests.drawing import drawn
 from tests.tokenizer_kinds import KINDS, TRAINED, tokenizer_of
-from tests.visual.test_page_widths import BROWSER, FRAME
+from tests.visual.browser import needs_browser, opened
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
@@ -45,8 +46,8 @@ needs_node = pytest.mark.skipif(NODE is None, reason="the code of the page needs
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def in_node(packed, cases):
-    given = json.dumps({"packed": packed, "cases": cases})
+def in_node(packed, cases=(), **more):
+    given = json.dumps({"packed": packed, "cases": cases, **more})
     script = Path(__file__).with_name("run_page.js")
     done = subprocess.run(
         [NODE, str(script)], input=given, capture_output=True, text=True, timeout=500
@@ -71,7 +72,7 @@ def small_page(weights="float16", **changes):
         ids={},
         text={},
         search={},
-        labels=(HOSTILE, "__SCRIPT__"),
+        labels=(HOSTILE, "__ENGINE__"),
         example=HOSTILE,
     )
     return inspect.unwrap(explore_html)(dataclasses.replace(model, **changes), weights)
@@ -80,19 +81,20 @@ def small_page(weights="float16", **changes):
 def test_hostile_text_and_vocabulary_end_no_element():
     page = small_page()
     assert "<img" not in page
-    assert page.count("</script>") == page.count("<script") == 3
+    assert page.count("</script>") == page.count("<script") == 4
     [data] = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
     found = json.loads(data)
-    assert (found["labels"], found["example"]) == ([HOSTILE, "__SCRIPT__"], HOSTILE)
+    assert (found["labels"], found["example"]) == ([HOSTILE, "__ENGINE__"], HOSTILE)
     assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write", page)
 
 
 def test_the_browser_may_run_this_script_alone_and_request_nothing():
     page = small_page(title="t", labels=(), example="", tokenizer={})
-    [script] = re.findall(r"<script>(.*?)</script>", page, re.S)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = re.findall(r'<script(?: id="engine")?>(.*?)</script>', page, re.S)
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()) for one in scripts]
+    hashes = " ".join(f"'sha256-{one.decode()}'" for one in digests)
     [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
-    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}';")
+    assert policy.startswith(f"default-src 'none'; script-src {hashes}; worker-src blob:; ")
     links = set(re.findall(r"https?://[^\"' )]+", page))
     assert links == {"http://www.w3.org/2000/svg"}  # the name of a kind of element
     assert not re.search(
@@ -387,6 +389,17 @@ def test_steps_with_a_cache_are_teacher_forcing(seed):
     np.testing.assert_allclose(np.reshape(x, shape), out["steps"], atol=1e-5, rtol=1e-5)
 
 
+@needs_node
+@pytest.mark.slow
+def test_a_newer_question_ends_the_one_before(tmp_path):
+    kind, config, model = drawn_case(3)
+    page, ids = packed(kind, config, model, search={}), [[3, 4], [5, 6, 7], [8, 9]]
+    questions = [{"id": i, "work": "text", "ids": one} for i, one in enumerate(ids)]
+    [last] = in_node(page, questions=questions)
+    assert last[0] == 2
+    assert [last] == in_node(page, questions=questions[2:])
+
+
 # --- opened models --------------------------------------------------------------------------------
 
 
@@ -457,48 +470,84 @@ def test_capture_and_page_read_the_same(tmp_path, layout):
 # --- in a browser ---------------------------------------------------------------------------------
 
 
-def dumped(page):
-    """The document after scripts have run."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
-    flags += ["--virtual-time-budget=8000", "--window-size=1400,1000", "--dump-dom"]
-    done = subprocess.run(
-        [BROWSER, *flags, page], capture_output=True, text=True, timeout=120, check=True
-    )
-    return done.stdout
+READY = "document.body.dataset.ready === 'yes' && document.body.dataset.busy === 'no'"
+
+
+def shown(page, name):
+    return page.run(f"document.getElementById('{name}').innerText")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@needs_browser
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["bart", "gpt2", "bert_cls"])
 def test_a_browser_runs_the_page_and_only_shows_hostile_text(layout, tmp_path):
     folder = uses.Use(layout, str).write(tmp_path / "model")
-    page, text = tmp_path / "page.html", "<img src=x onerror=run()>"
-    tj.load(folder).explore(text).html(page)
-    for view in ("head", "steps", "search", "change"):
-        dom = dumped(f"{page.as_uri()}#{view}")
-        assert 'data-ready="yes"' in dom
-        assert "<img" not in dom
-        for width in (1280, 390):
-            frame = FRAME.format(width).replace("page.html", f"page.html#{view}")
-            (tmp_path / "frame.html").write_text(frame)
-            found = re.search(
-                r'data-widths="(\d+) of (\d+)"', dumped((tmp_path / "frame.html").as_uri())
-            )
-            assert int(found[1]) <= int(found[2]) <= width, view
+    path, text = tmp_path / "page.html", "<img src=x onerror=run()>"
+    tj.load(folder).explore(text).html(path)
+    with opened() as page:
+        for view in ("head", "steps", "search", "change"):
+            for width in (1280, 390):
+                page.open(path, width, view=view)
+                page.wait(READY)
+                assert page.run("document.documentElement.scrollWidth") <= width, view
+            assert page.run("document.images.length") == 0
+            assert shown(page, "where") == ""
+        assert {url.partition(":")[0] for url in page.requests()} <= {"file", "about", "blob"}
+        assert not page.errors()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@needs_browser
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_worker_the_page_computes_the_same_by_itself_and_says_so(tmp_path):
+    folder, path = uses.Use("bart", str).write(tmp_path / "model"), tmp_path / "page.html"
+    text = tj.load(folder).explore(LINES[0]).html(path)
+    (tmp_path / "refused.html").write_text(text.replace("worker-src blob:", "worker-src 'none'"))
+    found = []
+    with opened() as page:
+        for name in ("page", "refused"):
+            page.open(tmp_path / f"{name}.html", view="search")
+            page.wait(READY)
+            said = [shown(page, part) for part in ("answer", "found", "tree-title")]
+            found.append((said, "no Worker" in shown(page, "where")))
+    assert found == [(said, False), (said, True)]
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.filterwarnings("ignore")
+def test_the_last_question_alone_is_answered(tmp_path):
+    folder, path = uses.Use("bart", str).write(tmp_path / "model"), tmp_path / "page.html"
+    tj.load(folder).explore(LINES[0]).html(path)
+    ask = "text.value = {!r}; document.getElementById('run').click();"
+    with opened() as page:
+        page.open(path)
+        page.wait(READY)
+        page.run(f"{ask.format(LINES[1])} {ask.format(LINES[2])}")
+        page.wait(READY)
+        last = shown(page, "answer"), page.run("now.ids")
+        page.run(f"{ask.format(LINES[1])} {ask.format('')}")
+        page.wait("document.body.dataset.busy === 'no'")
+        time.sleep(0.5)
+        assert (shown(page, "answer"), shown(page, "wrong")) == ("", "The text is empty: type one.")
+        page.run(ask.format(LINES[2]))
+        page.wait(READY)
+        assert (shown(page, "answer"), page.run("now.ids")) == last
+
+
+@pytest.mark.slow
+@needs_browser
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("text", "said"), [("", "Type a text, and press Run."), ("la carte " * 400, "tokens: at most")]
 )
 def test_views_are_hidden_without_a_result(text, said, tmp_path):
-    folder, page = uses.Use("gpt2", str).write(tmp_path / "model"), tmp_path / "page.html"
-    tj.load(folder).explore(text).html(page)
-    dom = dumped(f"{page.as_uri()}#change")
-    assert said in dom
-    assert len(re.findall(r'<div id="view-\w+" hidden', dom)) == 4
-    assert re.search(r'<div class="bar" id="choices" hidden', dom)
-    assert bool(re.search(r'<p id="wrong"[^>]* hidden', dom)) == (not text)
+    folder, path = uses.Use("gpt2", str).write(tmp_path / "model"), tmp_path / "page.html"
+    tj.load(folder).explore(text).html(path)
+    with opened() as page:
+        page.open(path, view="change")
+        assert said in shown(page, "state") + shown(page, "wrong")
+        hidden = "[...document.querySelectorAll('[id^=view-], #choices')].filter((e) => e.hidden)"
+        assert page.run(f"{hidden}.length") == 5
+        assert page.run("wrong.hidden") == (not text)

@@ -1,26 +1,19 @@
 """Pages are no wider than the window: what is wide scrolls by itself."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import transformer_jax.visual
+from tests.visual.browser import needs_browser, opened
 from transformer_jax.visual.attention import AttentionMaps, attention_html
 from transformer_jax.visual.heat_maps import HeatMaps, heat_map_page
 from transformer_jax.visual.word_contexts import WordVectors, word_vectors_html
 
 TEMPLATES = sorted(Path(transformer_jax.visual.__file__).parent.glob("*.html"))
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 LONG = "a-long-name-without-any-blank" * 6
-FRAME = """<body><iframe id=page src=page.html style="border:0;width:{}px;height:900px"></iframe>
-<script>setTimeout(() => {{
-  const root = document.getElementById("page").contentDocument.documentElement;
-  document.body.dataset.widths = `${{root.scrollWidth}} of ${{root.clientWidth}}`;
-}}, 1000)</script></body>"""
 
 
 def pages():
@@ -48,17 +41,12 @@ def test_a_column_of_a_grid_may_be_narrower_than_its_content():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["attention", "words", "heat maps"])
-def test_a_page_is_as_wide_as_the_window(name, width, tmp_path):
-    (tmp_path / "page.html").write_text(dict(pages())[name])
-    (tmp_path / "frame.html").write_text(FRAME.format(width))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-             "--virtual-time-budget=4000", "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
-    done = subprocess.run(
-        [BROWSER, *flags, (tmp_path / "frame.html").as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    all_of_it, window = re.search(r'data-widths="(\d+) of (\d+)"', done.stdout).groups()
-    assert int(all_of_it) <= int(window) <= width
+@needs_browser
+def test_a_page_is_as_wide_as_the_window(tmp_path):
+    path = tmp_path / "page.html"
+    with opened() as page:
+        for name, text in pages():
+            path.write_text(text)
+            for width in (1280, 390):
+                page.open(path, width)
+                assert page.run("document.documentElement.scrollWidth") <= width, name

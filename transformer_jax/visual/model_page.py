@@ -1,7 +1,8 @@
 """A model as one self-contained page that runs it: parameters, tokenizer and the code to compute.
 
 The page computes in the browser, in JavaScript (``visual/javascript/``): ``engine.js`` is the model
-and its search, ``tokenizer.js`` the tokenizer, ``page.js`` what one sees. It requests nothing.
+and its search, ``answers.js`` a Worker that answers with them, ``tokenizer.js`` the tokenizer,
+``page.js`` what one sees. It requests nothing.
 """
 
 import base64
@@ -328,18 +329,21 @@ def explore_html(model: ExploredModel, weights: WeightType = "float16") -> str:
     }
     folder = importlib.resources.files(__package__)
     read = lambda name: folder.joinpath(name).read_text(encoding="utf-8")
-    script = "".join(read(f"javascript/{name}.js") for name in ("engine", "tokenizer", "page"))
-    digest = hashlib.sha256(script.encode()).digest()
+    scripts = lambda *names: "".join(read(f"javascript/{name}.js") for name in names)
+    engine, shown = scripts("engine", "answers"), scripts("tokenizer", "page")
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()) for one in (engine, shown)]
     parts = {
         "TITLE": html.escape(model.title),
-        "HASH": base64.b64encode(digest).decode("ascii"),  # the browser runs no other script
+        # The browser runs no other script.
+        "HASHES": " ".join(f"'sha256-{one.decode('ascii')}'" for one in hashes),
         "DATA": _in_script(json.dumps(data, ensure_ascii=False, separators=(",", ":"))),
         "WEIGHTS": base64.b64encode(blob).decode("ascii"),
-        "SCRIPT": script,
+        "ENGINE": engine,
+        "PAGE": shown,
     }
     # In one pass: inserted text may look like a placeholder.
     return re.sub(
-        "__(TITLE|HASH|DATA|WEIGHTS|SCRIPT)__",
+        "__(TITLE|HASHES|DATA|WEIGHTS|ENGINE|PAGE)__",
         lambda place: parts[place[1]],
         read("explore.html"),
     )

@@ -2,106 +2,132 @@
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
-data.weights = document.getElementById("weights").textContent;
-const model = new Model(data), tokenizer = new Tokenizer({ file: data.tokenizer, ids: data.ids, text: data.text });
-data.weights = null;
+const tokenizer = new Tokenizer({ file: data.tokenizer, ids: data.ids, text: data.text });
 const $ = (id) => document.getElementById(id);
 const make = (tag, props = {}, ...inside) => {
   const node = Object.assign(document.createElement(tag), props);
   node.append(...inside);
   return node;
 };
-const writes = model.kind === "encoder-decoder" || model.kind === "decoder";
+const { kind: family, config } = data;
+const writes = family === "encoder-decoder" || family === "decoder";
 const SHOWN = 8; // probabilities in a list
 const NAMES = { encoder: "Encoder self-attention", decoder: "Decoder self-attention", cross: "Cross-attention" };
-const KINDS = { "encoder-decoder": ["encoder", "decoder", "cross"], decoder: ["decoder"], masked: ["encoder"], classifier: ["encoder"], tagger: ["encoder"] }[model.kind];
-const layersOf = (kind) => model.config[kind === "encoder" ? "encoder_layers" : "decoder_layers"];
+const KINDS = { "encoder-decoder": ["encoder", "decoder", "cross"], decoder: ["decoder"], masked: ["encoder"], classifier: ["encoder"], tagger: ["encoder"] }[family];
+const layersOf = (kind) => config[kind === "encoder" ? "encoder_layers" : "decoder_layers"];
 const pathOf = (kind, layer) => `${kind === "encoder" ? "encoder" : "decoder"}/blocks/${layer}/${kind === "cross" ? "cross" : "self"}_attention`;
 const headsOf = (kind) => {
-  const side = kind === "encoder" ? "encoder" : "decoder";
-  return model.params[`${pathOf(kind, 0)}/query/kernel`].shape[1] / model.config.head_dim[side];
+  const [, [, width]] = data.arrays[`${pathOf(kind, 0)}/query/kernel`];
+  return width / config.head_dim[kind === "encoder" ? "encoder" : "decoder"];
 };
 
-// What the model computed for the text: ids it read, tokens it wrote, activations by name, logits.
-const now = { ids: [], output: [], seen: {}, rows: 0 };
+// What the model computed for the text: ids it read, tokens it wrote, activations by name, logits;
+// the searches and the changes of its other views, null until they are asked for.
+const now = { ids: [], output: [], seen: {}, logits: null, found: null, changed: null };
 const state = { view: "head", kind: KINDS[KINDS.length - 1], layer: 0, head: 0, row: 0, column: 0, step: 1, stepLayer: "mean", changedStep: 1, seed: 1, dark: false };
 if (["steps", "change", ...(writes ? ["search"] : [])].includes(location.hash.slice(1))) state.view = location.hash.slice(1);
+let change = unchanged();
 
-// --- running the model ---------------------------------------------------------------------------
-
-const room = () => model.config.positions.max_length;
+const inputs = () => inputsOf(data, now.ids, now.output);
 const banned = new Set(data.ids.never);
-const most = (source) => {
-  const { max_len_a: a, max_len_b: b } = data.search;
-  return Math.min(Math.floor(a * source.length) + b, room() - data.ids.begin.length + 1);
-};
 const written = (tokens) => tokens.filter((id) => !data.ids.ends.includes(id));
 
-function search(settings) {
-  const memory = model.encode(now.ids), beams = settings.beams;
-  return beamSearch(model, data.ids.begin, memory, { beams, limit: most(now.ids), search: { ...data.search, length_penalty: settings.alpha } });
+// --- asking the model ----------------------------------------------------------------------------
+
+// Of two questions the first is dropped: its answer, if it comes, is not heard.
+const asking = { id: 0, send: null, question: null };
+function ask(work, given) {
+  const id = ++asking.id;
+  busy(true);
+  return new Promise((resolve, reject) => {
+    Object.assign(asking, { question: { id, work, ...given }, resolve, reject });
+    asking.send?.(asking.question);
+  });
+}
+function hear({ id, answer, error }) {
+  if (id !== asking.id) return;
+  busy(false);
+  if (answer) asking.resolve(answer); else asking.reject(new Error(error));
+}
+function drop() {
+  asking.id++;
+  busy(false);
+}
+function busy(yes) {
+  $("busy").hidden = !yes;
+  document.body.dataset.busy = yes ? "yes" : "no";
 }
 
-// The inputs of the decoder: what it read before each token that it wrote.
-const inputs = () => (model.kind === "decoder" ? [...now.ids, ...now.output.slice(0, -1)] : [...data.ids.begin, ...now.output.slice(0, -1)]);
-
-// Teacher forcing of the text that was written, or the encoder: logits by row, and activations.
-function forward(see = null) {
-  if (!writes) return model.read(now.ids, { see }).logits;
-  const memory = model.kind === "encoder-decoder" ? model.encode(now.ids, see) : null;
-  return model.decode(inputs(), { memory, all: true, see }).logits;
+// The model moves to a Worker made of the page's own script; a browser that refuses it computes here.
+function begin(send) {
+  send({ packed: { ...data, tokenizer: null, weights: $("weights").textContent } });
+  $("weights").remove();
+  asking.send = send;
+  if (asking.question) send(asking.question);
+}
+function inThisThread() {
+  $("where").textContent = "This browser allows no Worker here, so that the page stands still while a large model computes.";
+  const receive = answering(hear);
+  begin((question) => setTimeout(receive, 20, question));
+}
+function inWorker() {
+  const worker = new Worker(URL.createObjectURL(new Blob([$("engine").textContent], { type: "text/javascript" })));
+  worker.onmessage = ({ data: said }) => { if (said.ready) begin((question) => worker.postMessage(question)); else hear(said); };
+  worker.onerror = (event) => { if (asking.send) hear({ id: asking.id, error: event.message }); else inThisThread(); };
 }
 
-function continued(limit) {
-  if (model.kind === "encoder-decoder") return greedy(model, data.ids.begin, model.encode(now.ids), most(now.ids));
-  return greedy(model, now.ids, null, Math.min(limit, room() - now.ids.length));
+function read() {
+  const text = $("text").value, ids = tokenizer.read(text), limit = (data.text.longest ?? config.positions.max_length) - (family === "decoder" ? 1 : 0);
+  if (!tokenizer.encode(tokenizer.prepare(text, "source").replaceAll("[MASK]", " ")).length && !(family === "masked" && text.includes("[MASK]"))) throw new Error("The text is empty: type one.");
+  if (ids.length > limit) throw new Error(`The text has ${ids.length} tokens: at most ${limit} are read.`);
+  return ids;
 }
 
-function compute() {
-  const ids = tokenizer.read($("text").value), limit = data.text.longest ?? room();
-  if (!tokenizer.encode(tokenizer.prepare($("text").value, "source").replaceAll("[MASK]", " ")).length && !(model.kind === "masked" && $("text").value.includes("[MASK]"))) throw new Error("The text is empty: type one.");
-  if (ids.length > limit - (model.kind === "decoder" ? 1 : 0)) throw new Error(`The text has ${ids.length} tokens: at most ${limit} are read.`);
-  now.ids = ids;
-  Object.assign(model.change, unchanged());
-  now.output = !writes ? [] : model.kind === "encoder-decoder" ? search({ beams: data.search.num_beams, alpha: data.search.length_penalty }).hypotheses[0].tokens : continued(data.search.max_new_tokens / 2);
-  now.seen = {};
-  now.logits = forward((name, shape, x) => { now.seen[name] = { shape, x }; });
+// Views are of the text above them, or hidden; while a text is computed, those of the last one rest.
+function ready(how) {
+  document.body.dataset.ready = how;
+  for (const node of [$("choices"), ...Object.keys(VIEWS).map((view) => $(`view-${view}`))]) node.inert = how === "soon";
+  if (how === "soon") return;
+  $("choices").hidden = how === "no";
+  for (const view of Object.keys(VIEWS)) $(`view-${view}`).hidden = how === "no" || view !== state.view;
 }
 
-// Views are of the text above them, or hidden.
-function ready(yes) {
-  document.body.dataset.ready = yes ? "yes" : "no";
-  $("choices").hidden = !yes;
-  for (const view of Object.keys(VIEWS)) $(`view-${view}`).hidden = !yes || view !== state.view;
-}
+// The answer to a question of a view, or null after an error, which the page shows.
+const answered = (work, given) => ask(work, given).catch((error) => { failed(error); return null; });
 
-function run() {
+async function run() {
+  const begun = performance.now();
   $("wrong").hidden = true;
   $("state").textContent = "computing…";
-  const begin = performance.now();
+  ready("soon");
   try {
-    compute();
+    const ids = read();
+    Object.assign(now, { ids, found: null, changed: null }, await ask("text", { ids }));
   } catch (error) {
-    $("wrong").textContent = error.message;
-    $("wrong").hidden = false;
+    failed(error);
     $("state").textContent = $("answer").textContent = "";
-    ready(false);
+    ready("no");
     return;
   }
-  $("state").textContent = `${now.ids.length} tokens read${writes ? `, ${now.output.length} written` : ""}, in ${Math.round(performance.now() - begin)} ms`;
-  document.body.dataset.ready = "yes";
+  change = unchanged();
+  $("state").textContent = `${now.ids.length} tokens read${writes ? `, ${now.output.length} written` : ""}, in ${Math.round(performance.now() - begun)} ms`;
   showAnswer();
   const { shape: [, , S], x } = now.seen[`${pathOf(state.kind, state.layer)}/weights`];
   Object.assign(state, { row: 0, column: best(x.subarray(state.head * x.length / headsOf(state.kind)).subarray(0, S), 1)[0], step: firstStep(), changedStep: firstStep() });
   buildChange();
+  ready("yes");
   show();
 }
-const later = () => { $("state").textContent = "computing…"; setTimeout(run, 20); };
+function failed(error) {
+  drop();
+  $("wrong").textContent = error.message;
+  $("wrong").hidden = false;
+}
 
 function showAnswer() {
-  if (writes) $("answer").textContent = tokenizer.decode(model.kind === "decoder" ? [...now.ids, ...now.output] : now.output);
-  else if (model.kind === "masked") $("answer").textContent = masks().map((t) => topTokens(row(now.logits, t), 1)[0]).map(([id, p]) => `${tokenizer.name(id)} ${percent(p)}`).join(" · ") || "No [MASK]: Step by step shows what would stand at each place.";
-  else if (model.kind === "classifier") $("answer").textContent = labelShares(now.logits).slice(0, 1).map(([label, p]) => `${label} ${share(p)}`).join("");
+  if (writes) $("answer").textContent = tokenizer.decode(family === "decoder" ? [...now.ids, ...now.output] : now.output);
+  else if (family === "masked") $("answer").textContent = masks().map((t) => topTokens(row(now.logits, t), 1)[0]).map(([id, p]) => `${tokenizer.name(id)} ${percent(p)}`).join(" · ") || "No [MASK]: Step by step shows what would stand at each place.";
+  else if (family === "classifier") $("answer").textContent = labelShares(now.logits).slice(0, 1).map(([label, p]) => `${label} ${share(p)}`).join("");
   else $("answer").textContent = now.ids.map((id, t) => `${tokenizer.name(id)}/${labelShares(row(now.logits, t))[0][0]}`).slice(1, -1).join(" ");
 }
 
@@ -109,13 +135,13 @@ function showAnswer() {
 
 const percent = (p) => `${(100 * p).toFixed(p < 0.0995 ? 2 : 1)} %`;
 const share = (p) => (data.task === "regress" ? p.toFixed(4) : percent(p));
-const width = () => (writes || model.kind === "masked" ? model.config.vocab_out : data.labels.length);
+const width = () => (writes || family === "masked" ? config.vocab_out : data.labels.length);
 const row = (logits, t) => logits.subarray(t * width(), (t + 1) * width());
 const masks = () => now.ids.flatMap((id, t) => (id === data.ids.mask ? [t] : []));
-const firstStep = () => (writes ? 1 : model.kind === "masked" && masks().length ? masks()[0] + 1 : 1);
-const steps = () => (writes ? now.output.length : model.kind === "classifier" ? 1 : now.ids.length);
+const firstStep = () => (writes ? 1 : family === "masked" && masks().length ? masks()[0] + 1 : 1);
+const steps = () => (writes ? now.output.length : family === "classifier" ? 1 : now.ids.length);
 // The row of logits of a step; a decoder's first token is written after its last input.
-const logitRow = (step) => (model.kind === "decoder" ? now.ids.length - 1 : model.kind === "encoder-decoder" ? data.ids.begin.length - 1 : 0) + step - 1;
+const logitRow = (step) => (family === "decoder" ? now.ids.length - 1 : family === "encoder-decoder" ? data.ids.begin.length - 1 : 0) + step - 1;
 
 function topTokens(logits, count) {
   const log = logSoftmax(logits), allowed = (i) => !(writes ? banned.has(i) : tokenizer.special.has(i));
@@ -128,8 +154,8 @@ function labelShares(logits) {
 }
 // Names and shares of a step, before or after a change; `first` are entries to show in any case.
 function shares(logits, step, keep = []) {
-  if (model.kind === "classifier") return labelShares(logits);
-  if (model.kind === "tagger") return labelShares(row(logits, step - 1));
+  if (family === "classifier") return labelShares(logits);
+  if (family === "tagger") return labelShares(row(logits, step - 1));
   const one = row(logits, logitRow(step)), log = logSoftmax(one), ids = topTokens(one, SHOWN).map(([id]) => id);
   for (const id of keep) if (!ids.includes(id)) ids.push(id);
   return ids.map((id) => [tokenizer.name(id), Math.exp(log[id]), id]);
@@ -179,7 +205,7 @@ function headView() {
   pick(Math.min(state.row, weights.R - 1), Math.min(state.column, weights.C - 1));
 }
 const visible = (kind, layer, t, s) => {
-  const window = model.config.windows[layer];
+  const window = config.windows[layer];
   if (kind === "cross") return true;
   return !(kind === "decoder" && s > t) && !(window !== null && Math.abs(t - s) >= window);
 };
@@ -189,7 +215,7 @@ function pick(t, s) {
   state.column = s;
   const { kind, head } = state, q = ofHead("q", head), k = ofHead("k", head), scores = ofHead("scores", head), w = ofHead("weights", head);
   const terms = Array.from({ length: Math.min(3, q.C) }, (_, h) => `${q.x[t * q.C + h].toFixed(2)}·${k.x[s * k.C + h].toFixed(2)}`).join(" + ");
-  const scale = model.config.scores.scale ?? 1 / Math.sqrt(q.C), seen = visible(kind, state.layer, t, s);
+  const scale = config.scores.scale ?? 1 / Math.sqrt(q.C), seen = visible(kind, state.layer, t, s);
   $("head-said").replaceChildren(make("b", { textContent: `“${rowNames(kind)[t]}”` }), " reads ", make("b", { textContent: `“${columnNames(kind)[s]}”` }),
     `: (${terms}${q.C > 3 ? " + …" : ""}) × ${scale.toFixed(3)} = ${scores.x[t * scores.C + s].toFixed(3)}; `, seen ? "visible; weight " : "hidden by the mask; weight ", make("b", { textContent: w.x[t * w.C + s].toFixed(4) }));
   headView.draw();
@@ -266,7 +292,7 @@ function matrix(name, what, m, rows, columns, axis, square) {
 // --- view 2: step by step ------------------------------------------------------------------------
 
 function stepsView() {
-  const kind = model.kind === "encoder-decoder" ? "cross" : KINDS[0], L = layersOf(kind), step = state.step;
+  const kind = family === "encoder-decoder" ? "cross" : KINDS[0], L = layersOf(kind), step = state.step;
   $("step-layer").replaceChildren(make("option", { value: "mean", textContent: "mean of all" }), ...Array.from({ length: L }, (_, i) => make("option", { value: String(i), textContent: String(i + 1) })));
   $("step-layer").value = state.stepLayer;
   slider("step", "stepped", steps(), step, `${step} of ${steps()}`);
@@ -291,11 +317,11 @@ function stepsView() {
   $("writes").replaceChildren(...tokens.map((id, i) => {
     const button = make("button", { type: "button", textContent: tokenizer.name(id) });
     button.setAttribute("aria-pressed", String(i + 1 === step));
-    button.onclick = () => { state.step = model.kind === "classifier" ? 1 : i + 1; stepsView(); };
+    button.onclick = () => { state.step = family === "classifier" ? 1 : i + 1; stepsView(); };
     return button;
   }));
-  $("writes").hidden = $("writes-title").hidden = model.kind === "classifier";
-  $("probabilities-title").textContent = writes ? `The next token, after “${tokenizer.name(inputs()[t])}”` : model.kind === "masked" ? `Which token stands at “${tokenizer.name(now.ids[t])}”` : "Labels";
+  $("writes").hidden = $("writes-title").hidden = family === "classifier";
+  $("probabilities-title").textContent = writes ? `The next token, after “${tokenizer.name(inputs()[t])}”` : family === "masked" ? `Which token stands at “${tokenizer.name(now.ids[t])}”` : "Labels";
   bars("probabilities", shares(now.logits, step), null, writes ? now.output[step - 1] : null);
 }
 
@@ -311,35 +337,28 @@ function bars(table, entries, was, chosen) {
 
 // --- view 3: search ------------------------------------------------------------------------------
 
-function searchView() {
-  const beamed = model.kind === "encoder-decoder";
+const sampler = () => ({ temperature: Number($("temperature").value), topP: Number($("top-p").value) });
+
+async function searchView() {
+  const beamed = family === "encoder-decoder", alpha = Number($("alpha").value);
   $("beam-settings").hidden = !beamed;
   $("search-what").textContent = beamed ? "Beam search" : "Sampling";
   $("search-help").textContent = beamed
     ? "Each step keeps the most probable unfinished continuations. Finished texts are ranked by log-probability divided by the length penalty ((5 + length) / 6) to the power α. Below them: samples of the same model."
     : "A sampler divides logits by the temperature, keeps the most probable tokens until their probabilities sum to top-p, and draws one.";
   for (const id of ["beams", "alpha", "temperature", "top-p"]) $(`${id}-said`).textContent = $(id).value;
-  const drawn = samples();
   if (!beamed) {
-    $("found").replaceChildren(...drawn);
     $("tree-title").textContent = "What the sampler chooses from, for the first token";
-    const table = make("table", { className: "bars", id: "choices" }), settings = sampler();
-    $("tree").replaceChildren(table);
-    const choices = nucleus(row(now.logits, logitRow(1)), settings, banned);
-    bars("choices", choices.slice(0, 20).map(([id, p]) => [tokenizer.name(id), p]), null, null);
-    return;
+    $("tree").replaceChildren(make("table", { className: "bars", id: "first" }));
+    bars("first", nucleus(row(now.logits, logitRow(1)), sampler(), banned).slice(0, 20).map(([id, p]) => [tokenizer.name(id), p]), null, null);
   }
-  const { hypotheses, nodes } = search({ beams: Number($("beams").value), alpha: Number($("alpha").value) });
+  if (!now.found && !(now.found = await answered("search", { ids: now.ids, beams: Number($("beams").value), alpha, sampler: sampler(), seed: state.seed }))) return;
+  const { hypotheses = [], nodes, samples } = now.found, line = (tokens, said) => make("li", {}, tokenizer.decode(tokens), " ", make("small", { textContent: said }));
   const texts = new Set(), distinct = hypotheses.filter((one) => !texts.has(tokenizer.decode(one.tokens)) && texts.add(tokenizer.decode(one.tokens)));
-  $("found").replaceChildren(...distinct.map((one) => make("li", {}, tokenizer.decode(one.tokens), " ", make("small", { textContent: `score ${one.score.toFixed(3)}, log-probability ${one.total.toFixed(3)}, ${one.tokens.length} tokens` }))), ...drawn);
+  $("found").replaceChildren(...distinct.map((one) => line(one.tokens, `score ${one.score.toFixed(3)}, log-probability ${one.total.toFixed(3)}, ${one.tokens.length} tokens`)), ...samples.map((tokens) => line(written(tokens), "sampled")));
+  if (!beamed) return;
   $("tree-title").textContent = `The tree: ${nodes.length} continuations compared`;
   $("tree").replaceChildren(tree(nodes, hypotheses[0]));
-}
-const sampler = () => ({ temperature: Number($("temperature").value), topP: Number($("top-p").value) });
-function samples() {
-  const memory = model.kind === "encoder-decoder" ? model.encode(now.ids) : null, begin = memory ? data.ids.begin : now.ids;
-  const limit = memory ? most(now.ids) : Math.min(data.search.max_new_tokens / 2, room() - now.ids.length);
-  return Array.from({ length: 3 }, (_, i) => make("li", {}, tokenizer.decode(written(sample(model, begin, memory, limit, sampler(), state.seed * 3 + i))), " ", make("small", { textContent: "sampled" })));
 }
 
 const SVG = (tag, props = {}, text = "") => {
@@ -374,7 +393,7 @@ function tree(nodes, bestOne) {
 // --- view 4: changes -----------------------------------------------------------------------------
 
 function buildChange() {
-  $("hide-title").textContent = model.kind === "encoder-decoder" ? "Hide words of the source" : "Hide words of the text";
+  $("hide-title").textContent = family === "encoder-decoder" ? "Hide words of the source" : "Hide words of the text";
   $("no-mask-label").hidden = !writes;
   for (const id of ["no-scale", "no-mask", "no-positions"]) $(id).checked = false;
   const toggle = (text, set, value, label) => {
@@ -384,33 +403,38 @@ function buildChange() {
     button.onclick = () => {
       if (set.has(value)) set.delete(value); else set.add(value);
       button.setAttribute("aria-pressed", String(set.has(value)));
-      changeView();
+      changed();
     };
     return button;
   };
-  $("hide").replaceChildren(...now.ids.map((id, s) => toggle(tokenizer.name(id), model.change.hidden, s, `hide ${tokenizer.name(id)}`)));
+  $("hide").replaceChildren(...now.ids.map((id, s) => toggle(tokenizer.name(id), change.hidden, s, `hide ${tokenizer.name(id)}`)));
   $("heads").replaceChildren(...KINDS.flatMap((kind) => [
     make("p", { textContent: NAMES[kind], style: "margin: 6px 0 2px" }),
     ...Array.from({ length: layersOf(kind) }, (_, layer) => make("div", { className: "heads" }, make("span", { textContent: `layer ${layer + 1}` }),
-      ...Array.from({ length: headsOf(kind) }, (_, n) => toggle(String(n + 1), model.change.heads, `${pathOf(kind, layer)}/heads/${n}`, `${NAMES[kind]}, layer ${layer + 1}, head ${n + 1}`)))),
+      ...Array.from({ length: headsOf(kind) }, (_, n) => toggle(String(n + 1), change.heads, `${pathOf(kind, layer)}/heads/${n}`, `${NAMES[kind]}, layer ${layer + 1}, head ${n + 1}`)))),
   ]));
 }
 
-function changeView() {
-  const { change } = model, switched = change.heads.size || change.hidden.size || !change.scale || !change.mask || !change.positions;
-  slider("changed-step", "changed-stepped", steps(), state.changedStep, `${state.changedStep} of ${steps()}`);
-  $("changed-step-label").hidden = model.kind === "classifier";
-  const logits = forward(), step = state.changedStep, before = shares(now.logits, step);
-  const ids = writes || model.kind === "masked" ? [...before.map(([, , id]) => id), ...shares(logits, step).slice(0, 3).map(([, , id]) => id)] : null;
+async function changeView() {
+  const switched = change.heads.size || change.hidden.size || !change.scale || !change.mask || !change.positions, step = state.changedStep;
+  slider("changed-step", "changed-stepped", steps(), step, `${step} of ${steps()}`);
+  $("changed-step-label").hidden = family === "classifier";
+  if (!switched && !now.changed) {
+    drop();
+    now.changed = { logits: now.logits };
+  }
+  if (!now.changed && !(now.changed = await answered("change", { ids: now.ids, output: writes ? now.output : null, change }))) return;
+  const { logits, text } = now.changed, before = shares(now.logits, step);
+  const ids = writes || family === "masked" ? [...before.map(([, , id]) => id), ...shares(logits, step).slice(0, 3).map(([, , id]) => id)] : null;
   const unique = ids && [...new Set(ids)];
   const of = (all) => {
     if (!ids) { const each = shares(all, step), names = before.map(([name]) => name); return names.map((name) => each.find((one) => one[0] === name)); }
     const log = logSoftmax(row(all, logitRow(step)));
     return unique.map((id) => [tokenizer.name(id), Math.exp(log[id]), id]);
   };
-  $("changed-title").textContent = writes ? `Token ${step}: “${tokenizer.name(now.output[step - 1])}”` : model.kind === "masked" ? `“${tokenizer.name(now.ids[step - 1])}”` : "Labels";
+  $("changed-title").textContent = writes ? `Token ${step}: “${tokenizer.name(now.output[step - 1])}”` : family === "masked" ? `“${tokenizer.name(now.ids[step - 1])}”` : "Labels";
   bars("changed", of(logits), of(now.logits).map(([, p]) => p), writes ? now.output[step - 1] : null);
-  $("changed-text").textContent = writes ? (switched ? `Now, by greedy search: ${tokenizer.decode(written(continued(data.search.max_new_tokens / 2)))}` : "Nothing is changed.") : "";
+  $("changed-text").textContent = !switched ? "Nothing is changed." : text ? `Now, by greedy search: ${tokenizer.decode(written(text))}` : "";
 }
 
 // --- the page ------------------------------------------------------------------------------------
@@ -426,12 +450,8 @@ function slider(input, output, max, value, said) {
 const VIEWS = { head: ["One head", headView], steps: ["Step by step", stepsView], search: ["Search", searchView], change: ["Change it", changeView] };
 function show() {
   if (document.body.dataset.ready !== "yes") return;
-  ready(true);
-  // Only the last view computes with changes.
-  const changes = { ...model.change };
-  if (state.view !== "change") Object.assign(model.change, unchanged());
+  ready("yes");
   VIEWS[state.view][1]();
-  Object.assign(model.change, changes);
 }
 function theme(dark) {
   state.dark = dark;
@@ -449,22 +469,24 @@ for (const [name, [title]] of Object.entries(VIEWS)) {
 $("kind").replaceChildren(...KINDS.map((kind) => make("option", { value: kind, textContent: NAMES[kind] })));
 $("kind").onchange = (event) => { Object.assign(state, { kind: event.target.value, layer: 0, head: 0, row: 0, column: 0 }); headView(); };
 for (const name of ["layer", "head"]) $(`number-${name}`).onchange = (event) => { state[name] = Number(event.target.value); headView(); };
-$("run").onclick = later;
-$("text").onkeydown = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); later(); } };
+$("run").onclick = run;
+$("text").onkeydown = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } };
 const go = (step) => { state.step = Math.min(Math.max(step, 1), steps()); stepsView(); };
 $("back").onclick = () => go(state.step - 1);
 $("next").onclick = () => go(state.step + 1);
 $("step").oninput = (event) => go(Number(event.target.value));
 $("step-layer").onchange = (event) => { state.stepLayer = event.target.value; stepsView(); };
-for (const id of ["beams", "alpha", "temperature", "top-p"]) $(id).oninput = searchView;
-$("again").onclick = () => { state.seed++; searchView(); };
+const searched = () => { now.found = null; searchView(); };
+const changed = () => { now.changed = null; changeView(); };
+for (const id of ["beams", "alpha", "temperature", "top-p"]) $(id).oninput = searched;
+$("again").onclick = () => { state.seed++; searched(); };
 $("changed-step").oninput = (event) => { state.changedStep = Number(event.target.value); changeView(); };
-for (const name of ["scale", "mask", "positions"]) $(`no-${name}`).onchange = (event) => { model.change[name] = !event.target.checked; changeView(); };
-$("reset").onclick = () => { Object.assign(model.change, unchanged()); buildChange(); changeView(); };
+for (const name of ["scale", "mask", "positions"]) $(`no-${name}`).onchange = (event) => { change[name] = !event.target.checked; changed(); };
+$("reset").onclick = () => { change = unchanged(); buildChange(); changed(); };
 $("theme").onclick = () => theme(!state.dark);
 
-const WHAT = { "encoder-decoder": ["a translator", "A sentence to translate"], decoder: ["a language model", "A text to continue"], masked: ["an encoder", "A text; [MASK] stands for a token to predict"], classifier: ["a classifier", "A text to classify"], tagger: ["a tagger", "A sentence to tag"] }[model.kind];
-const layers = [["encoder_layers", "encoder"], ["decoder_layers", "decoder"]].filter(([name]) => model.config[name]).map(([name, side]) => `${model.config[name]} ${side} layers`).join(", ");
+const WHAT = { "encoder-decoder": ["a translator", "A sentence to translate"], decoder: ["a language model", "A text to continue"], masked: ["an encoder", "A text; [MASK] stands for a token to predict"], classifier: ["a classifier", "A text to classify"], tagger: ["a tagger", "A sentence to tag"] }[family];
+const layers = [["encoder_layers", "encoder"], ["decoder_layers", "decoder"]].filter(([name]) => config[name]).map(([name, side]) => `${config[name]} ${side} layers`).join(", ");
 $("about").textContent = `This model, ${WHAT[0]}, runs in your browser: ${(data.size / 1e6).toFixed(2)} million parameters, ${layers}, ${headsOf(KINDS[0])} heads.`;
 $("asks").textContent = WHAT[1];
 $("precision").textContent = data.precision === "int8" ? "Matrices are rounded to int8 with a scale for each row, so that numbers differ from those of Python." : "Matrices are rounded to float16, so that numbers differ from those of Python in the third or fourth digit.";
@@ -472,4 +494,5 @@ $("text").value = data.example;
 $("beams").value = String(data.search.num_beams ?? 1);
 $("alpha").value = String(data.search.length_penalty ?? 0);
 theme(matchMedia("(prefers-color-scheme: dark)").matches);
+try { inWorker(); } catch { inThisThread(); }
 if (data.example) run(); else $("state").textContent = "Type a text, and press Run.";

@@ -331,5 +331,3 @@ class Tokenizer {
     return ids.length || alone === null ? ids : [alone];
   }
 }
-
-if (typeof module !== "undefined") module.exports = { Tokenizer };
