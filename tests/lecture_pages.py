@@ -1,11 +1,14 @@
 """The pages of the lectures as text: their sections by anchor, and their cells as plain Python."""
 
+import contextlib
+import io
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[1] / "docs" / "lectures"
 NAMES = ("inf721", "cs4391", "bishop", "cs287r", "assistant")
-_ANCHOR = re.compile(r"^\(([\w-]+)\)=$")
+ANCHOR = re.compile(r"^\(([\w-]+)\)=$")
 _FENCE = re.compile(r"^(`{3,})\s*(.*)$")
 
 
@@ -17,7 +20,7 @@ def sections(name):
     """The text of a page by anchor, each from its anchor to the next, its heading first."""
     found, lines = {}, None
     for line in read(name).splitlines():
-        if match := _ANCHOR.match(line):
+        if match := ANCHOR.match(line):
             assert match[1] not in found, f"{name}: anchor {match[1]} twice"
             lines = found[match[1]] = []
         elif lines is not None:
@@ -40,21 +43,42 @@ def blocks(text):
     assert fence is None, f"a block without an end begins in line {start}"
 
 
-def cells(name):
-    """The code cells of a page: the line of the first line of each, and its code."""
-    for start, kind, code in blocks(read(name)):
+class Cell(NamedTuple):
+    """A code cell: the line of the first line of its code, the code, and whether it is hidden."""
+
+    start: int
+    code: str
+    hidden: bool
+
+
+def cells_of(text):
+    """The code cells of a text."""
+    for start, kind, code in blocks(text):
         if kind.startswith("{code-cell}"):
             options = re.match(r"(?::[\w-]+:.*\n?)*", code)[0]
-            yield start + options.count("\n"), code[len(options) :]
+            yield Cell(start + options.count("\n"), code[len(options) :], "remove-cell" in options)
+
+
+def cells(name):
+    """The code cells of a page."""
+    return cells_of(read(name))
+
+
+def execute(name, cell, namespace):
+    """Executes a cell, whose traceback names the page and its line; returns what it printed."""
+    padded = "\n" * (cell.start - 1) + cell.code
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(padded, str(FOLDER / f"{name}.md"), "exec"), namespace)
+    return printed.getvalue()
 
 
 def run(name, namespace=None):
     """Executes the cells of a page in one namespace, which it returns.
 
-    Tracebacks name the page and its lines.
+    Hidden cells print nothing if the numbers are those of the page.
     """
     namespace = {"__name__": "__main__"} if namespace is None else namespace
-    for start, code in cells(name):
-        padded = "\n" * (start - 1) + code
-        exec(compile(padded, str(FOLDER / f"{name}.md"), "exec"), namespace)
+    for cell in cells(name):
+        printed = execute(name, cell, namespace)
+        assert not (cell.hidden and printed), f"{name}.md: {printed}"
     return namespace

@@ -3,18 +3,20 @@
 The ledger is ``ledger.toml`` in this folder. ``docs/lectures.md`` links to the pages.
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
 import tomllib
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
 from transformer_jax.core.config_fields import nearest
 from transformer_jax.core.errors import ConfigError
 
-__all__ = ["DECKS", "Row", "find_rows", "read_ledger"]
+__all__ = ["DECKS", "Row", "find_rows", "numbers_of", "read_ledger"]
 
 # The letter of each deck, and its title.
 DECKS = {
@@ -103,3 +105,28 @@ def _nearest_number(wanted: str) -> str | None:
         if numbers:
             return f"{deck}{min(numbers, key=lambda other: abs(other - number))}"
     return None
+
+
+@contextlib.contextmanager
+def numbers_of(section: str) -> Iterator[None]:
+    """Encloses the assertions of a section's numbers, which a reader may change.
+
+    What fails inside, an assertion or a comparison of shapes, ends the block and prints one line,
+    so a changed cell never ends in a traceback. The site is not built if a line is printed.
+
+    Args:
+        section: Row or chapter, as in the line.
+
+    Example:
+        >>> with numbers_of("H3"):
+        ...     assert round(2.0**0.5, 2) == 1.41
+        >>> with numbers_of("H3"):
+        ...     assert round(3.0**0.5, 2) == 1.41
+        H3: other numbers than on the page, which a changed cell explains (line 2)
+    """
+    try:
+        yield
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[1].lineno
+        print(f"{section}: other numbers than on the page, which a changed cell explains"
+              f" (line {line})")  # fmt: skip
