@@ -16,7 +16,7 @@ EXECUTED = [page for page in CONCEPTS if "{code-cell}" in page.read_text()]
 NAMED = {
     directive: set(re.findall(rf"auto{directive}:: transformer_jax\.([\w.]+)", text))
     for text in ["".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))]
-    for directive in ("class", "function", "data", "module")
+    for directive in ("class", "exception", "function", "data", "module")
 }
 
 
