@@ -477,14 +477,30 @@ def shown(page, name):
     return page.run(f"document.getElementById('{name}').innerText")
 
 
+def hostile(layout, folder):
+    """Writes a model whose labels, and every other word, are markup."""
+    uses.Use(layout, str).write(folder)
+    config, file = (json.loads((folder / f"{name}.json").read_text()) for name in PARTS)
+    config |= {"id2label": {i: f"{HOSTILE}{i}" for i in config.get("id2label", ())}}
+    words, kept = file["model"]["vocab"].items(), {one["content"] for one in file["added_tokens"]}
+    file["model"]["vocab"] = {
+        f"{HOSTILE}{w}" if i % 2 and w not in kept else w: i for w, i in words
+    }
+    for name, part in zip(PARTS, (config, file), strict=True):
+        (folder / f"{name}.json").write_text(json.dumps(part))
+    return folder
+
+
+PARTS = ("config", "tokenizer")
+
+
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("layout", ["bart", "gpt2", "bert_cls"])
+@pytest.mark.parametrize("layout", ["bart", "gpt2", "bert", "bert_cls"])
 def test_a_browser_runs_the_page_and_only_shows_hostile_text(layout, tmp_path):
-    folder = uses.Use(layout, str).write(tmp_path / "model")
-    path, text = tmp_path / "page.html", "<img src=x onerror=run()>"
-    tj.load(folder).explore(text).html(path)
+    path, text = tmp_path / "page.html", "<img src=x> la"
+    tj.load(hostile(layout, tmp_path / "model")).explore(text).html(path)
     with opened() as page:
         for view in ("head", "steps", "search", "change"):
             for width in (1280, 390):
@@ -493,8 +509,64 @@ def test_a_browser_runs_the_page_and_only_shows_hostile_text(layout, tmp_path):
                 assert page.run("document.documentElement.scrollWidth") <= width, view
             assert page.run("document.images.length") == 0
             assert shown(page, "where") == ""
+            assert view != "steps" or HOSTILE[-9:] in shown(page, "probabilities")
         assert {url.partition(":")[0] for url in page.requests()} <= {"file", "about", "blob"}
         assert not page.errors()
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.filterwarnings("ignore")
+def test_the_keyboard_alone_is_enough(tmp_path):
+    folder, path = uses.Use("bart", str).write(tmp_path / "model"), tmp_path / "page.html"
+    tj.load(folder).explore(LINES[0]).html(path)
+    focus = "document.activeElement.id || document.activeElement.closest('[id]')?.id"
+
+    def to(name):
+        for _ in range(80):
+            page.press("Tab")
+            if page.run(focus) == name:
+                return
+        raise AssertionError(name)
+
+    with opened() as page:
+        page.open(path)
+        page.wait(READY)
+        to("text")
+        page.type(" la")
+        page.press("Enter", control=True)
+        page.wait(READY)
+        assert page.run("now.ids.length") > page.run(f"tokenizer.read({LINES[0]!r}).length")
+        to("matrices")
+        page.press("ArrowRight")
+        page.press("ArrowDown")
+        assert page.run("state.row") == 1
+        page.open(path)
+        page.wait(READY)
+        to("views")
+        page.press("ArrowRight")
+        assert page.run("state.view") == "steps"
+        to("writes")
+        page.press("Tab")
+        page.press("Enter")
+        assert (page.run("state.step"), page.run(focus)) == (2, "writes")
+        page.run("document.querySelector('#views input:checked').focus()")
+        page.press("ArrowRight")
+        page.wait(READY)
+        before = shown(page, "tree-title")
+        to("beams")
+        page.press("Home")
+        page.wait(READY)
+        assert shown(page, "tree-title") != before
+        page.run("document.querySelector('#views input:checked').focus()")
+        page.press("ArrowRight")
+        to("hide")
+        page.press(" ")
+        page.wait(READY)
+        assert shown(page, "changed-text").startswith("Now, by greedy search:")
+        to("reset")
+        page.press(" ")
+        assert shown(page, "changed-text") == "Nothing is changed."
 
 
 @pytest.mark.slow

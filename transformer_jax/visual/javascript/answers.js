@@ -56,9 +56,9 @@ class Answers {
   }
 
   // Logits of the same text under a change, and the text that greedy search writes then.
-  async change({ ids, output, writes, change }) {
+  async change({ ids, output, change }) {
     this.model.change = change;
-    return { logits: await this.forward(ids, output), text: writes ? await this.greedy(ids) : null };
+    return { logits: await this.forward(ids, output), text: output ? await this.greedy(ids) : null };
   }
 }
 

@@ -125,8 +125,8 @@ function failed(error) {
 }
 
 function showAnswer() {
-  if (writes) $("answer").textContent = tokenizer.decode(family === "decoder" ? [...now.ids, ...now.output] : now.output);
-  else if (family === "masked") $("answer").textContent = masks().map((t) => topTokens(row(now.logits, t), 1)[0]).map(([id, p]) => `${tokenizer.name(id)} ${percent(p)}`).join(" · ") || "No [MASK]: Step by step shows what would stand at each place.";
+  if (writes) $("answer").textContent = tokenizer.decode(family === "decoder" ? [...now.ids.slice(data.ids.before.length), ...now.output] : now.output);
+  else if (family === "masked") $("answer").textContent = masks().map((t) => topTokens(row(now.logits, t), 1)[0]).map(([id, p]) => `“${tokenizer.name(id)}” ${percent(p)}`).join(" · ") || "No [MASK]: Step by step shows what would stand at each place.";
   else if (family === "classifier") $("answer").textContent = labelShares(now.logits).slice(0, 1).map(([label, p]) => `${label} ${share(p)}`).join("");
   else $("answer").textContent = now.ids.map((id, t) => `${tokenizer.name(id)}/${labelShares(row(now.logits, t))[0][0]}`).slice(1, -1).join(" ");
 }
@@ -317,7 +317,10 @@ function stepsView() {
   $("writes").replaceChildren(...tokens.map((id, i) => {
     const button = make("button", { type: "button", textContent: tokenizer.name(id) });
     button.setAttribute("aria-pressed", String(i + 1 === step));
-    button.onclick = () => { state.step = family === "classifier" ? 1 : i + 1; stepsView(); };
+    button.onclick = () => {
+      go(i + 1);
+      $("writes").children[i].focus(); // the button of this press is gone
+    };
     return button;
   }));
   $("writes").hidden = $("writes-title").hidden = family === "classifier";
@@ -337,14 +340,17 @@ function bars(table, entries, was, chosen) {
 
 // --- view 3: search ------------------------------------------------------------------------------
 
+// What the search divides by, as in `penalty` of the engine.
+const LENGTH = { gnmt: " divided by ((5 + length) / 6) to the power of the length penalty", power: " divided by the length to the power of the length penalty", none: "" };
 const sampler = () => ({ temperature: Number($("temperature").value), topP: Number($("top-p").value) });
 
 async function searchView() {
   const beamed = family === "encoder-decoder", alpha = Number($("alpha").value);
-  $("beam-settings").hidden = !beamed;
+  $("beam-settings").hidden = $("found").hidden = $("samples-title").hidden = !beamed;
+  $("alpha-of").hidden = data.search.normalization === "none";
   $("search-what").textContent = beamed ? "Beam search" : "Sampling";
   $("search-help").textContent = beamed
-    ? "Each step keeps the most probable unfinished continuations. Finished texts are ranked by log-probability divided by the length penalty ((5 + length) / 6) to the power α. Below them: samples of the same model."
+    ? `Each step keeps the most probable unfinished continuations. Finished texts are ranked by log-probability${LENGTH[data.search.normalization]}. Below them: samples of the same model.`
     : "A sampler divides logits by the temperature, keeps the most probable tokens until their probabilities sum to top-p, and draws one.";
   for (const id of ["beams", "alpha", "temperature", "top-p"]) $(`${id}-said`).textContent = $(id).value;
   if (!beamed) {
@@ -355,7 +361,8 @@ async function searchView() {
   if (!now.found && !(now.found = await answered("search", { ids: now.ids, beams: Number($("beams").value), alpha, sampler: sampler(), seed: state.seed }))) return;
   const { hypotheses = [], nodes, samples } = now.found, line = (tokens, said) => make("li", {}, tokenizer.decode(tokens), " ", make("small", { textContent: said }));
   const texts = new Set(), distinct = hypotheses.filter((one) => !texts.has(tokenizer.decode(one.tokens)) && texts.add(tokenizer.decode(one.tokens)));
-  $("found").replaceChildren(...distinct.map((one) => line(one.tokens, `score ${one.score.toFixed(3)}, log-probability ${one.total.toFixed(3)}, ${one.tokens.length} tokens`)), ...samples.map((tokens) => line(written(tokens), "sampled")));
+  $("found").replaceChildren(...distinct.map((one) => line(one.tokens, `score ${one.score.toFixed(3)}, log-probability ${one.total.toFixed(3)}, ${one.tokens.length} tokens`)));
+  $("samples").replaceChildren(...samples.map((tokens) => line(written(tokens), `${tokens.length} tokens`)));
   if (!beamed) return;
   $("tree-title").textContent = `The tree: ${nodes.length} continuations compared`;
   $("tree").replaceChildren(tree(nodes, hypotheses[0]));
