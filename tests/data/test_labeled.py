@@ -127,8 +127,8 @@ def test_squad_gives_questions_in_order_and_answers_by_character(write):
          r"'label' is number 2: correct the line"),
         ("text\tlabel\na\t1\nb\t \n", "classify", {}, r":3: the label is empty: fill it in"),
         ("text\tlabel\n \t1\n", "classify", {}, r":2: the text is empty"),
-        ("sentence\tlabel\na\t1\n", "classify", {}, r":1: column 'text' is not in the header, "
-         r"which has 'sentence', 'label': give data.read.text"),
+        ("words\tlabel\na\t1\n", "classify", {}, r":1: column 'text' is not in the header, "
+         r"which has 'words', 'label': give data.read.text"),
         ("text\ttext\tlabel\na\tb\t1\n", "classify", {}, r":1: column 'text' is twice in"),
         ("a\tb\tlabel\nc\td\t1\n", "pair", {}, r":1: column 'text' is not and column 'second' is "
          r"not in the header, which has 'a', 'b', 'label': give data.read.text and"),
@@ -232,8 +232,7 @@ def test_squad_files_that_are_none_are_refused(write):
     ("name", "task", "options", "message"),
     [
         ("a.txt", "classify", {}, r"data.train .*a.txt: the name does not tell the format .*"
-         r"data.read.format, tsv or jsonl"),
-        ("a.csv", "classify", {}, r"CSV is not read: write tabs between columns, or JSONL"),
+         r"data.read.format, tsv or csv or jsonl"),
         ("a.conllu", "classify", {}, r"the format conllu is not for the task classify"),
         ("a.tsv", "tag", {}, r"for the task tag, which needs conllu or columns or jsonl"),
         ("a.tsv", "qa", {}, r"not for the task qa, which needs squad"),

@@ -1,6 +1,8 @@
 """The formats of data: how a text is written in each, and how the package reads it back."""
 
+import csv
 import dataclasses
+import io
 import json
 import wave
 from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +65,21 @@ def lines_format(
     return Format(write, read)
 
 
+def csv_format(
+    cells: Callable[[int, str], Sequence[str]],
+    read: Callable[[Path], list[str]],
+    header: Sequence[str],
+) -> Format:
+    """A format with a row of comma-separated cells for each text, quoted where needed."""
+
+    def row(cells: Sequence[str]) -> str:
+        written = io.StringIO()
+        csv.writer(written, lineterminator="").writerow(cells)
+        return written.getvalue()
+
+    return lines_format("data.csv", lambda i, text: row(cells(i, text)), read, row(header))
+
+
 def json_lines(
     fields: Callable[[int, str], dict[str, object]],
     read: Callable[[Path], list[str]],
@@ -105,6 +122,7 @@ def _read_table(path: Path) -> list[str]:
 
 ALIGNED = Format(_write_aligned, _read_aligned)
 PAIRS_TSV = lines_format("data.tsv", lambda i, text: f"{text}\ttarget {i}", _read_pairs)
+PAIRS_CSV = csv_format(lambda i, text: (text, f"target {i}"), _read_pairs, ("source", "target"))
 PAIRS_JSONL = json_lines(lambda i, text: {"source": text, "target": f"target {i}"}, _read_pairs)
 PAIRS_NAMED = Format(PAIRS_TSV.write, _read_named)
 PAIRS_TABLE = Format(_write_table, _read_table)
@@ -209,6 +227,9 @@ LABELED_TSV = lines_format(
     lambda i, text: f"{text}\tlabel {i % 2}",
     _labeled("classify", "texts"),
     "text\tlabel",
+)
+LABELED_CSV = csv_format(
+    lambda i, text: (text, f"label {i % 2}"), _labeled("classify", "texts"), ("review", "sentiment")
 )
 LABELED_JSONL = json_lines(
     lambda i, text: {"text": text, "label": f"label {i % 2}"}, _labeled("classify", "texts")
@@ -324,12 +345,18 @@ def _write_arrays(folder: Path, texts: Sequence[str], form: Form) -> Path:
 SPEECH_TSV = _with_recordings(
     lines_format("data.tsv", lambda i, text: f"{i}.wav\t{text}", _read_manifest)
 )
+SPEECH_CSV = _with_recordings(
+    csv_format(lambda i, text: (f"{i}.wav", text), _read_manifest, ("path", "sentence"))
+)
 SPEECH_JSONL = _with_recordings(
     json_lines(lambda i, text: {"path": f"{i}.wav", "text": text}, _read_manifest)
 )
 PICTURE_FOLDERS = Format(_write_classes, _read_pictures)
 PICTURE_TSV = _with_pictures(
     lines_format("data.tsv", lambda i, text: f"{i}.png\t{text}", _read_pictures, "image\tlabel")
+)
+PICTURE_CSV = _with_pictures(
+    csv_format(lambda i, text: (f"{i}.png", text), _read_pictures, ("image", "caption"))
 )
 PICTURE_JSONL = _with_pictures(
     json_lines(lambda i, text: {"image": f"{i}.png", "label": text}, _read_pictures)

@@ -135,6 +135,11 @@ ROWS: dict[str, Rows] = {
         "a.tsv", _columns, lines("one\tun"), lines("two"), lines("one\tun\tnote"),
         "column not read: 3",
     ),
+    "pairs as CSV": Rows(
+        "a.csv", _columns, lines('"one, two",un'), lines('"two" 2,deux'),
+        lines('"one, two",un,note'),
+        "column not read: 3",
+    ),
     "pairs as JSONL": Rows(
         "a.jsonl", _pairs, lines({"source": "one", "target": "un"}), lines("{"),
         lines({"source": "one", "target": "un"} | _MORE), "key not read: id",
@@ -161,6 +166,11 @@ ROWS: dict[str, Rows] = {
         "a.tsv", _labeled("classify", "texts"), lines("one\ta"), lines("two"),
         lines("one\ta\tnote"), "column not read: 3 (remark)", "text\tlabel\n",
         "text\tlabel\tremark\n",
+    ),
+    "labeled texts as CSV": Rows(
+        "a.csv", _labeled("classify", "texts"), lines('"one, ""two""",a'), lines("two,a,b,c"),
+        lines('"one, ""two""",a,note'), "column not read: 3 (remark)", "review,label\n",
+        "review,label,remark\n",
     ),
     "labeled texts as JSONL": Rows(
         "a.jsonl", _labeled("classify", "texts"), lines({"text": "one", "label": 1}), lines([]),
@@ -218,13 +228,23 @@ ROWS: dict[str, Rows] = {
         lines("a.wav\tone\tnote"), "column not read: remark", "path\ttext\n",
         "path\ttext\tremark\n",
     ),
+    "recordings as CSV": Rows(
+        "a.csv", _recordings, lines("a.wav,one"), lines("b.wav,two"),
+        lines("a.wav,one,note"), "column not read: remark", "path,transcript\n",
+        "path,transcript,remark\n",
+    ),
     "recordings as JSONL": Rows(
         "a.jsonl", _recordings, lines({"path": "a.wav", "text": "one"}), lines({"path": "a.wav"}),
         lines({"path": "a.wav", "text": "one"} | _MORE), "key not read: id",
     ),
-    "pictures in a CSV or TSV table": Rows(
+    "pictures in a TSV table": Rows(
         "a.tsv", _pictures, lines("a.png\tone"), lines("\ttwo"), lines("a.png\tone\tnote"),
         "column not read: remark", "image\tlabel\n", "image\tlabel\tremark\n",
+    ),
+    "pictures in a CSV table": Rows(
+        "a.csv", _pictures, lines('a.png,"one, two"'), lines(",two"),
+        lines('a.png,"one, two",note'),
+        "column not read: remark", "image,label\n", "image,label,remark\n",
     ),
     "pictures in a JSONL table": Rows(
         "a.jsonl", _pictures, lines({"image": "a.png", "label": "one"}),

@@ -124,6 +124,7 @@ DOORS: tuple[Door, ...] = (
         by=readers.ALIGNED,
     ),
     _reader("pairs as TSV", *_PAIRS, by=readers.PAIRS_TSV),
+    _reader("pairs as CSV", *_PAIRS, by=readers.PAIRS_CSV),
     _reader("pairs as JSONL", *_PAIRS, by=readers.PAIRS_JSONL),
     _reader("pairs by language", *_PAIRS, by=readers.PAIRS_NAMED),
     _reader("table of pairs by language", *_PAIRS, by=readers.PAIRS_TABLE),
@@ -134,6 +135,9 @@ DOORS: tuple[Door, ...] = (
     _reader("documents as JSONL", "TextData.jsonl", *_TEXT[1:], by=readers.DOCUMENT_JSONL),
     _reader(
         "labeled texts as TSV", *_LABELED, "probe --file", "probe --valid", by=readers.LABELED_TSV
+    ),
+    _reader(
+        "labeled texts as CSV", *_LABELED, "probe --file", "probe --valid", by=readers.LABELED_CSV
     ),
     _reader(
         "labeled texts as JSONL",
@@ -155,9 +159,11 @@ DOORS: tuple[Door, ...] = (
     _reader("conversations", "ChatData.train", "ChatData.valid", by=readers.CONVERSATIONS),
     _reader("prompts with completions", "ChatData.train", "ChatData.valid", by=readers.ANSWERS),
     _reader("recordings as TSV", *_SPEECH, by=readers.SPEECH_TSV),
+    _reader("recordings as CSV", *_SPEECH, by=readers.SPEECH_CSV),
     _reader("recordings as JSONL", *_SPEECH, by=readers.SPEECH_JSONL),
     _reader("pictures in class folders", *_PICTURES, by=readers.PICTURE_FOLDERS),
-    _reader("pictures in a CSV or TSV table", *_PICTURES, by=readers.PICTURE_TSV),
+    _reader("pictures in a TSV table", *_PICTURES, by=readers.PICTURE_TSV),
+    _reader("pictures in a CSV table", *_PICTURES, by=readers.PICTURE_CSV),
     _reader("pictures in a JSONL table", *_PICTURES, by=readers.PICTURE_JSONL),
     _reader("pictures in arrays", *_PICTURES, by=readers.PICTURE_ARRAYS),
     _reader("data sets of TensorFlow", "*.tfds", "*.tfds_dir", "file dataset_info.json"),

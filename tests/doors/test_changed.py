@@ -163,6 +163,7 @@ def of_pictures(**options: Any) -> Case:
 CASES: dict[str, Case] = {
     "pairs in two aligned files": of_run("translation", "tiny", of_aligned),
     "pairs as TSV": PAIRS,
+    "pairs as CSV": PAIRS,
     "pairs as JSONL": PAIRS,
     "pairs by language": of_pairs("de-en="),
     "table of pairs by language": of_run("translation", "tiny", of_table),
@@ -172,6 +173,7 @@ CASES: dict[str, Case] = {
     "documents in files of a folder": of_documents("file"),
     "documents as JSONL": of_documents("file", "jsonl"),
     "labeled texts as TSV": of_labeled("classify"),
+    "labeled texts as CSV": of_labeled("classify"),
     "labeled texts as JSONL": of_labeled("classify"),
     "labeled pairs as TSV": of_labeled("pair"),
     "classes of labeled texts": of_labeled("classify"),
@@ -186,9 +188,11 @@ CASES: dict[str, Case] = {
     "conversations": CHATS,
     "prompts with completions": CHATS,
     "recordings as TSV": SPEECH,
+    "recordings as CSV": SPEECH,
     "recordings as JSONL": SPEECH,
     "pictures in class folders": of_pictures(),
-    "pictures in a CSV or TSV table": of_pictures(),
+    "pictures in a TSV table": of_pictures(),
+    "pictures in a CSV table": of_pictures(),
     "pictures in a JSONL table": of_pictures(decode_first=False),  # read when they are needed
     "pictures in arrays": of_pictures(),
     "text for word vectors": of_words,

@@ -148,6 +148,7 @@ REFUSED = r"\d\d\.\d% of the text of .* is unknown to the tokenizer .*--tokenize
 READERS: dict[str, Callable[[Path], None]] = {
     "pairs in two aligned files": _aligned,
     "pairs as TSV": _pairs,
+    "pairs as CSV": _pairs,
     "pairs as JSONL": _pairs,
     "pairs by language": lambda path: _directions((f"de-en={path}",)),
     "table of pairs by language": lambda path: _directions(
@@ -159,6 +160,7 @@ READERS: dict[str, Callable[[Path], None]] = {
     "documents in files of a folder": _documents("file"),
     "documents as JSONL": _documents("file"),
     "labeled texts as TSV": _labeled("classify"),
+    "labeled texts as CSV": _labeled("classify"),
     "labeled texts as JSONL": _labeled("classify"),
     "labeled pairs as TSV": _labeled("pair"),
     "numbered texts": _labeled("regress"),
@@ -172,8 +174,10 @@ READERS: dict[str, Callable[[Path], None]] = {
     "conversations": _chats,
     "prompts with completions": _chats,
     "recordings as TSV": _recordings,
+    "recordings as CSV": _recordings,
     "recordings as JSONL": _recordings,
-    "pictures in a CSV or TSV table": _with_pictures(_captions),
+    "pictures in a TSV table": _with_pictures(_captions),
+    "pictures in a CSV table": _with_pictures(_captions),
     "pictures in a JSONL table": _with_pictures(_captions),
     "pictures in arrays": _with_pictures(_captions),
 }

@@ -41,7 +41,7 @@ class Prompt(CheckpointCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     examples: Path | None = None
-    """File of demonstrations: .tsv with a header line, or .jsonl, with the fields of the
+    """File of demonstrations: .tsv or .csv with a header line, or .jsonl, with the fields of the
     template."""
     queries: Path | None = None
     """File of queries with reference answers, in the same format."""
@@ -251,7 +251,7 @@ def read_examples(
     """Yields the rows of a file as line number and texts by field; empty lines are skipped.
 
     Args:
-        path: ``.tsv`` with a header line, or ``.jsonl``; ``.gz`` is decompressed.
+        path: ``.tsv`` or ``.csv`` with a header line, or ``.jsonl``; ``.gz`` is decompressed.
         needed: Fields that each row must have.
         flag: The flag of the file, for messages.
 
@@ -263,10 +263,10 @@ def read_examples(
     from transformer_jax.data.bad_rows import BadRows
 
     suffix = Path(str(path).removesuffix(".gz")).suffix.lower()
-    if suffix not in (".tsv", ".jsonl"):
-        raise ConfigError(f"{flag} {path}: the name must end in .tsv or .jsonl")
+    if suffix not in (".tsv", ".csv", ".jsonl"):
+        raise ConfigError(f"{flag} {path}: the name must end in .tsv, .csv or .jsonl")
     bad, count = BadRows(str(path)), 0
-    for number, row in (_tsv if suffix == ".tsv" else _jsonl)(path, flag, needed, bad):
+    for number, row in (_jsonl if suffix == ".jsonl" else _table)(path, flag, needed, bad):
         count += 1
         yield number, row
     bad.check(count)
@@ -274,12 +274,13 @@ def read_examples(
         raise DataError(f"{flag} {path}: no rows: it is empty")
 
 
-def _tsv(
+def _table(
     path: Path, flag: str, needed: Sequence[str], bad: "BadRows"
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    from transformer_jax.data.tables import tsv_rows
+    from transformer_jax.data.tables import cell_rows, table_format
 
-    rows = ((number, cells) for number, cells in tsv_rows(path, flag, bad) if cells)
+    every = cell_rows(path, "csv" if table_format(path) == "csv" else "tsv", flag, bad)
+    rows = ((number, cells) for number, cells in every if cells)
     first, names = next(rows, (1, list[str]()))
     if len({*names}) < len(names):
         raise DataError(f"{path}:{first}: duplicate field names: {', '.join(names)}")

@@ -15,7 +15,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import BadRows, RowErrors, Unread
 from transformer_jax.data.preparation import Preparation, ReadSettings
-from transformer_jax.data.tables import JsonRow, json_rows, tsv_rows
+from transformer_jax.data.tables import CellFormat, JsonRow, cell_rows, chosen_columns, json_rows
 from transformer_jax.data.text import check_readable, numbered_lines
 from transformer_jax.data.words import blank_words
 
@@ -36,19 +36,20 @@ __all__ = [
 ]
 
 LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
-LabeledFormat = Literal["auto", "tsv", "jsonl", "conllu", "columns", "squad"]
+LabeledFormat = Literal["auto", "tsv", "csv", "jsonl", "conllu", "columns", "squad"]
 
 # The formats of each task, and their file extensions.
 _FORMATS = {
-    "classify": ("tsv", "jsonl"),
-    "pair": ("tsv", "jsonl"),
-    "regress": ("tsv", "jsonl"),
+    "classify": ("tsv", "csv", "jsonl"),
+    "pair": ("tsv", "csv", "jsonl"),
+    "regress": ("tsv", "csv", "jsonl"),
     "tag": ("conllu", "columns", "jsonl"),
     "qa": ("squad",),
 }
 _ENDINGS = {
     ".tsv": "tsv",
     ".tab": "tsv",
+    ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".conllu": "conllu",
@@ -61,11 +62,11 @@ _ENDINGS = {
 class LabeledOptions(ReadSettings):
     """Options for reading labeled examples."""
 
-    text: str = "text"  # TSV column, by name or number from 1; JSONL key; TFDS feature
+    text: str = "text"  # column, by name or number from 1; JSONL key; TFDS feature
     text_pair: str = "second"  # the same for the second sentence, if there are two
     label: str = "label"  # the same for the class, or the number of a regression
     pair: bool = False  # regression on two sentences (task pair always has two)
-    header: bool | None = None  # TSV has a line of names; None: if a column is given by name
+    header: bool | None = None  # a table has a line of names; None: if a column is given by name
     # auto: by the extension; columns (.conll): a word and its tag in each line, as in CoNLL-2003.
     format: LabeledFormat = "auto"
     # CoNLL-U column of tags, upos or xpos; JSONL key of a list; for columns a number, default last.
@@ -106,11 +107,7 @@ def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, fla
         endings = ", ".join(end for end, kind in _ENDINGS.items() if kind in _FORMATS[task])
         raise ConfigError(
             f"{flag} {path}: the name does not tell the format (known are {endings}): "
-            + (
-                "CSV is not read: write tabs between columns, or JSONL"
-                if suffix == ".csv"
-                else f"give data.read.format, {allowed}"
-            )
+            f"give data.read.format, {allowed}"
         )
     if found not in _FORMATS[task]:
         raise ConfigError(
@@ -135,9 +132,11 @@ def has_second(task: LabeledTask, read: LabeledOptions) -> bool:
 def read_sentences(
     path: str, task: LabeledTask, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Sentences:
-    """Reads the labeled sentences of a TSV or JSONL file. Empty lines are skipped.
+    """Reads the labeled sentences of a TSV, CSV or JSONL file. Empty lines are skipped.
 
-    TSV has no quoting or escaping. A line names the columns or keys that are not read.
+    TSV has no quoting or escaping; CSV is RFC 4180. A column that is not given and not there is
+    chosen by its usual names (:func:`.chosen_columns`). A line names the columns or keys that are
+    not read.
 
     Args:
         path: The file.
@@ -156,10 +155,12 @@ def read_sentences(
     kind = labeled_format(path, task, read.format, where)
     bad = BadRows(path, read.bad_rows)
     unused = "" if second else read.text_pair
-    if kind == "tsv":
-        rows = _tsv(path, fields, unused, read.header, where, bad)
-    else:
+    if kind == "jsonl":
         rows = _jsonl(path, fields, unused, where, bad)
+    else:
+        rows = _table(
+            path, "csv" if kind == "csv" else "tsv", fields, unused, read.header, where, bad
+        )
     return collect_sentences(rows, bad, task, second, Preparation.of(read))
 
 
@@ -234,8 +235,19 @@ def check_number(label: str, place: str) -> float:
     return number
 
 
-def _tsv(
+# Usual names of columns, for those that are not given.
+_USUAL = {
+    "text": ("sentence", "sentence1", "sentence_a", "review", "content", "tweet", "message",
+             "comment", "utterance", "query", "question1", "premise"),
+    "text_pair": ("sentence2", "sentence_b", "question2", "hypothesis"),
+    "label": ("labels", "class", "category", "sentiment", "intent", "score", "stars", "rating",
+              "relatedness_score", "similarity", "gold_label", "is_duplicate"),
+}  # fmt: skip
+
+
+def _table(
     path: str,
+    kind: CellFormat,
     fields: list[tuple[str, str]],
     unused: str,
     header: bool | None,
@@ -247,12 +259,14 @@ def _tsv(
         raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
     header = bool(named) if header is None else header
     unread = Unread(path, "column")
-    places, most = list[int](), 0
-    for number, cells in tsv_rows(path, where, bad):
+    places, most, mark = list[int](), 0, "comma" if kind == "csv" else "tab"
+    for number, cells in cell_rows(path, kind, where, bad):
         if not cells:
             continue
         if not places:
-            places, most = _places(cells, fields, f"{path}:{number}"), len(cells)
+            if header:
+                fields = _with_usual(fields, cells, path)
+            places, most = _places(cells, fields, f"{path}:{number}", mark), len(cells)
             names = [name.strip() for name in cells] if header else [""] * len(cells)
             _refuse_second(unused, names, f"{path}:{number}")
             columns = [f"{i} ({name})" if name else f"{i}" for i, name in enumerate(names, 1)]
@@ -261,8 +275,20 @@ def _tsv(
             if header:
                 continue
         with bad:
-            _check_cells(cells, fields, places, most, header, f"{path}:{number}")
+            _check_cells(cells, fields, places, most, header, f"{path}:{number}", mark)
             yield number, [cells[i] for i in places]
+
+
+def _with_usual(
+    fields: list[tuple[str, str]], names: list[str], path: str
+) -> list[tuple[str, str]]:
+    """Returns the columns of fields, those with their default names chosen by usual names."""
+    usual = {}
+    for option, column in fields:
+        if column == getattr(LabeledOptions, option):
+            usual[column] = _USUAL[option]
+    chosen = chosen_columns(names, usual, path)
+    return [(option, chosen.get(column, column)) for option, column in fields]
 
 
 def _check_cells(
@@ -272,27 +298,34 @@ def _check_cells(
     most: int,
     header: bool,
     where: str,
+    mark: str,
 ) -> None:
     """Refuses a row without a column that is needed, or with other columns than the first line.
 
-    Fewer columns than a header has mean that a tab is missing, so a cell may be another column's.
+    Fewer columns than a header has mean that a tab or comma is missing, so a cell may be another
+    column's.
     """
     for (option, column), place in zip(fields, places, strict=True):
         if place >= len(cells):
             raise DataError(
                 f"{where}: {plural(len(cells), 'column')}, and data.read.{option} {column!r} is "
                 f"number {place + 1}: correct the line, or choose another column; columns are "
-                f"separated by tabs"
+                f"separated by {mark}s"
             )
     if len(cells) > most:
         raise DataError(
-            f"{where}: {plural(len(cells), 'column')}, but the first line has {most}: a text "
-            f"cannot contain a tab; correct the line"
+            f"{where}: {plural(len(cells), 'column')}, but the first line has {most}: "
+            + (
+                "a text cannot contain a tab"
+                if mark == "tab"
+                else "a text with commas needs quotes"
+            )
+            + "; correct the line"
         )
     if header and len(cells) < most:
         raise DataError(
-            f"{where}: {plural(len(cells), 'column')}, but the header has {most}: a tab is "
-            f"missing; an empty cell needs its tab, too"
+            f"{where}: {plural(len(cells), 'column')}, but the header has {most}: a {mark} is "
+            f"missing; an empty cell needs its {mark}, too"
         )
 
 
@@ -316,7 +349,7 @@ def is_number(column: str) -> bool:
     return column.isdecimal() and len(column) < 10
 
 
-def _places(header: list[str], fields: list[tuple[str, str]], place: str) -> list[int]:
+def _places(header: list[str], fields: list[tuple[str, str]], place: str, mark: str) -> list[int]:
     """Returns the index of each column; one message names all columns that are missing."""
     names = [name.strip() for name in header]
     places, wrong = [], []
@@ -333,10 +366,10 @@ def _places(header: list[str], fields: list[tuple[str, str]], place: str) -> lis
         shown = ", ".join(repr(name[:30]) for name in names[:12])
         columns = " and ".join(f"column {column!r} is {times}" for _, column, times in wrong)
         options = " and ".join(option for option, *_ in wrong)
-        tabs = "; columns are separated by tabs" if len(names) < len(fields) else ""
+        hint = f"; columns are separated by {mark}s" if len(names) < len(fields) else ""
         raise DataError(
             f"{place}: {columns} in the header, which has {shown}: give {options}, a name or a "
-            f"number from 1{tabs}"
+            f"number from 1{hint}"
         )
     return places
 

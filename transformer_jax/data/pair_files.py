@@ -165,7 +165,7 @@ def read_named(files: Named, read: Any, where: str, *, every: bool = False) -> P
 
 
 def read_pair_file(path: str, read: Any, flag: str) -> Iterator[tuple[str, str]]:
-    """Reads the rows of a TSV or JSONL file of pairs; bad ones are reported at the end.
+    """Reads the rows of a TSV, CSV or JSONL file of pairs; bad ones are reported at the end.
 
     Args:
         path: The file.
@@ -176,9 +176,11 @@ def read_pair_file(path: str, read: Any, flag: str) -> Iterator[tuple[str, str]]
         DataError: The file cannot be read, or lines are not pairs.
     """
     bad = BadRows(path, read.bad_rows)
-    if tables.table_format(path, read.format, flag) == "tsv":
-        return bad.reported(tables.read_tsv(path, read.columns, flag, bad))
-    return bad.reported(tables.read_jsonl(path, read.fields, flag, rows=bad))
+    format = tables.table_format(path, read.format, flag)
+    if format == "jsonl":
+        return bad.reported(tables.read_jsonl(path, read.fields, flag, rows=bad))
+    chosen = read.columns, read.fields
+    return bad.reported(tables.read_pairs_of_table(path, format, *chosen, flag, bad))
 
 
 def _is_named(item: str) -> bool:
@@ -233,9 +235,12 @@ def _rows(
 
 
 def _has_keys(path: str, direction: Direction, read: Any, where: str) -> bool:
-    """Returns whether the first line of a JSONL file has both languages as keys."""
-    if tables.table_format(path, read.format, where) != "jsonl":
-        return False
+    """Returns whether the first line of a file has both languages as keys or names of columns."""
+    format = tables.table_format(path, read.format, where)
+    if format != "jsonl":
+        if not pathlib.Path(path).is_file():
+            return False  # a pipe is read once
+        return {*direction} <= {cell.strip() for cell in tables.first_cells(path, format, where)}
     row = tables.first_object(path, where)
     texts = row.get("translation")
     return {*direction} <= {*(texts if isinstance(texts, dict) else row)}

@@ -48,7 +48,7 @@ class Files:
 
     source: str | None = None  # text file, one sentence per line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    # Instead: one file with both sides, .tsv or .jsonl (.gz is unpacked); or de-en=FILE per pair.
+    # Instead: one file with both sides, .tsv, .csv or .jsonl (or .gz); or de-en=FILE per pair.
     pairs: str | tuple[str, ...] | None = None
 
 
@@ -56,9 +56,11 @@ class Files:
 class ReadOptions(ReadSettings):
     """Options for reading pairs."""
 
-    fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
-    columns: tuple[Count, Count] | None = None  # of TSV, from 1; None: 1 2 if there are exactly two
-    format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto: by its extension
+    # JSONL keys, names of columns (source target); TFDS, corpus: languages.
+    fields: tuple[str, str] | None = None
+    columns: tuple[Count, Count] | None = None  # numbers, from 1; None: 1 2 if there are two
+    # Of a file of pairs; auto: by its extension.
+    format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
     max_length: Annotated[int, Range(2)] = 256  # longest sentence in tokens, with its end token
     too_long: Literal["drop", "truncate"] = "drop"  # longer sentences (always counted)
     validation_size: Amount = 1000  # pairs held out of training without data.valid; at most 1/10
@@ -95,7 +97,7 @@ class PairData(Configuration, group="data"):
     corpus: Literal["phrasebook", "babel"] | None = None
     source: str | None = None  # training text, one sentence per line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    # One file with both sides, .tsv or .jsonl (.gz is unpacked). For several language pairs,
+    # One file with both sides, .tsv, .csv or .jsonl (or .gz). For several language pairs,
     # de-en=FILE en-cs=FILE ..., with two aligned files as de-en=FILE,FILE; or a .json table of
     # them.
     pairs: str | tuple[str, ...] | None = None
@@ -196,7 +198,7 @@ def with_languages(data: PairData) -> PairData:
         return _with_table(data)
     if not isinstance(data.pairs, str) or data.read.fields is not None:
         return data
-    if tables.table_format(data.pairs, data.read.format, "data.pairs") == "tsv":
+    if tables.table_format(data.pairs, data.read.format, "data.pairs") != "jsonl":
         return data
     fields = tables.translation_languages(data.pairs, "data.pairs")
     return dataclasses.replace(data, read=dataclasses.replace(data.read, fields=fields))
@@ -260,7 +262,7 @@ def load_splits(data: PairData) -> Splits:
 def read_pairs(
     files: Files, read: ReadOptions = ReadOptions(), where: str = "data", *, every: bool = False
 ) -> Pairs:
-    """Reads the pairs of two aligned files, or of one TSV or JSONL file.
+    """Reads the pairs of two aligned files, or of one TSV, CSV or JSONL file.
 
     Sentences are stripped of blanks; pairs with an empty side are dropped and counted.
 

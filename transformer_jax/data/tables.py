@@ -1,9 +1,10 @@
-"""Pairs in one file: tab-separated columns, or one JSON object per line."""
+"""Tables: columns separated by tabs or, as CSV, by commas; or one JSON object per line."""
 
+import csv
 import json
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -12,63 +13,117 @@ from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, Unread
 from transformer_jax.data.text import flaw_of, numbered_lines, refuse_pipe
 
 __all__ = [
+    "CellFormat",
     "JsonRow",
+    "TableFormat",
+    "cell_rows",
+    "chosen_columns",
+    "first_cells",
     "first_object",
     "json_kind",
     "json_rows",
     "read_jsonl",
-    "read_tsv",
+    "read_pairs_of_table",
     "table_format",
     "translation_languages",
-    "tsv_rows",
 ]
+
+CellFormat = Literal["tsv", "csv"]
+TableFormat = Literal["tsv", "csv", "jsonl"]
+_SUFFIXES: dict[str, TableFormat] = {
+    ".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+}  # fmt: skip
 
 # Names of the columns of pairs, by which a line of names is recognized.
 _HEADER = {"id", "source", "src", "target", "tgt", "trg", "input", "output", "text", "translation"}
 _VARIABLE_LANGUAGES = ("language", "translation")
 
 
-def table_format(
-    path: str | pathlib.Path, format: str = "auto", flag: str = ""
-) -> Literal["tsv", "jsonl"]:
-    """Returns the format of a file of pairs, by its extension if ``format`` is ``auto``.
+def table_format(path: str | pathlib.Path, format: str = "auto", flag: str = "") -> TableFormat:
+    """Returns the format of a table, by its extension if ``format`` is ``auto``.
 
     Raises:
         ConfigError: The extension is unknown.
 
     Example:
-        >>> table_format("pairs.tsv.gz"), table_format("spa.txt", "tsv")
-        ('tsv', 'tsv')
+        >>> table_format("pairs.tsv.gz"), table_format("a.CSV"), table_format("spa.txt", "tsv")
+        ('tsv', 'csv', 'tsv')
     """
     suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
-    found = format if format != "auto" else suffix.lstrip(".")
-    if found in ("tsv", "tab"):
-        return "tsv"
-    if found in ("jsonl", "ndjson"):
-        return "jsonl"
-    raise ConfigError(
-        f"{flag} {path}: the name ends in neither .tsv nor .jsonl: give data.read.format, tsv or "
-        f"jsonl; two aligned files are data.source and data.target, or de-en=FILE,FILE in "
-        f"data.pairs"
-    )
+    found = _SUFFIXES.get(suffix if format == "auto" else f".{format}")
+    if found is None:
+        raise ConfigError(
+            f"{flag} {path}: the name ends in none of .tsv, .csv and .jsonl: give "
+            f"data.read.format, tsv, csv or jsonl; two aligned files are data.source and "
+            f"data.target, or de-en=FILE,FILE in data.pairs"
+        )
+    return found
 
 
-def tsv_rows(
-    path: str | pathlib.Path, flag: str = "", rows: RowErrors = FIRST
+def cell_rows(
+    path: str | pathlib.Path,
+    format: CellFormat,
+    flag: str = "",
+    rows: RowErrors = FIRST,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the cells of each line of a tab-separated file, with its number; none if it is blank.
+    """Yields the cells of each row of a table, with the number of its first line.
 
-    Quotes are text. A line of the log counts the lines with cells that are quoted as in CSV, with
-    doubled quotes inside, as spreadsheets and pandas write them.
+    A blank line has no cells. In ``tsv`` quotes are text; a line of the log counts the lines with
+    cells that are quoted as in CSV, with doubled quotes inside. ``csv`` is RFC 4180: commas between
+    cells; a cell in quotes may hold commas, doubled quotes and line breaks.
 
     Args:
         path: The file.
+        format: Of the table.
         flag: The setting of the file, for messages.
-        rows: Collects the lines that are not text, which are left out.
+        rows: Collects the lines that are not text and the rows that are not CSV, which are left
+            out.
 
     Raises:
-        DataError: As for :func:`.read_lines`.
+        DataError: As for :func:`.read_lines`; or a row is not CSV.
     """
+    return (_csv_rows if format == "csv" else _tsv_rows)(path, flag, rows)
+
+
+def _csv_rows(
+    path: str | pathlib.Path, flag: str, rows: RowErrors
+) -> Iterator[tuple[int, list[str]]]:
+    taken = list[int]()  # the lines of the row that is being read
+
+    def lines() -> Iterator[str]:
+        for number, line in numbered_lines(path, flag, rows):
+            taken.append(number)
+            yield line + "\n"
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        taken.clear()
+        with rows:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                if "end of data" in str(error) or "field limit" in str(error):
+                    opened = f"{path}:{taken[0]}"
+                    break
+                raise DataError(
+                    f"{path}:{taken[0]}: not CSV: {error}: a cell with quotes inside stands in "
+                    f"quotes, and those inside are doubled"
+                ) from None
+            if cells is None:
+                return
+            if taken[-1] - taken[0] + 1 > len(taken):
+                raise DataError(f"{path}:{taken[0]}: a line inside this row is not text")
+            yield taken[0], cells if any(map(str.strip, cells)) else []
+    # It has taken the rows after it, so none can be left out.
+    raise DataError(
+        f"{opened}: not CSV: a quote that begins a cell is not closed in the lines up to "
+        f"{taken[-1]}: close it, or double a quote that belongs to the text"
+    )
+
+
+def _tsv_rows(
+    path: str | pathlib.Path, flag: str, rows: RowErrors
+) -> Iterator[tuple[int, list[str]]]:
     quoted = 0
     for number, line in numbered_lines(path, flag, rows):
         cells = line.split("\t") if line.strip() else []
@@ -79,54 +134,123 @@ def tsv_rows(
         log(
             f"warning: {path}: {plural(quoted, 'line')} with cells in quotes, which double the "
             f"quotes inside, as in CSV: all quotes are read as text, so write the table without "
-            f"them"
+            f"them, or name it .csv with commas between cells"
         )
 
 
-def read_tsv(
+def chosen_columns(
+    names: Sequence[str], usual: Mapping[str, Sequence[str]], path: str | pathlib.Path
+) -> dict[str, str]:
+    """Returns the column of each field that has no column of its own name, chosen by usual names.
+
+    A field is chosen if exactly one of its usual names is a column; a line of the log says so.
+
+    Args:
+        names: The header.
+        usual: Usual names of the columns of each field.
+        path: The file.
+
+    Example:
+        >>> usual = {"text": ("review", "sentence"), "label": ("class", "stars")}
+        >>> chosen_columns(["id", "review", "label"], usual, "reviews.csv")
+        {'text': 'review'}
+    """
+    known = {name.strip().lower(): name.strip() for name in names}
+    chosen = {}
+    for field, words in usual.items():
+        there = [known[word] for word in words if word in known]
+        if field not in map(str.strip, names) and len(there) == 1:
+            chosen[field] = there[0]
+    if chosen:
+        said = " and ".join(f"of {field} is {name!r}" for field, name in chosen.items())
+        log(f"{path}: the column {said}")
+    return chosen
+
+
+def read_pairs_of_table(
     path: str | pathlib.Path,
+    format: CellFormat = "tsv",
     columns: tuple[int, int] | None = None,
+    fields: tuple[str, str] | None = None,
     flag: str = "",
     rows: RowErrors = FIRST,
 ) -> Iterator[tuple[str, str]]:
-    """Reads the pairs of a tab-separated file, without quoting; empty lines are empty pairs.
+    """Reads the pairs of a table; empty lines are empty pairs.
 
-    A line names the columns that are not read.
+    Columns are chosen by number, or by name in a first line, or are the only two. The first line of
+    ``csv`` may have usual names, such as source and target. A line names the columns not read.
 
     Args:
         path: The file.
-        columns: Numbers of the two columns, from 1; None for a file with exactly two.
+        format: Of the table.
+        columns: Numbers of the two columns, from 1.
+        fields: Names of the two columns; ``tsv`` need not have them.
         flag: The setting of the file, for messages.
         rows: Collects bad rows, which are left out.
 
     Raises:
-        DataError: A line has too few columns, or a different number than the first line.
+        DataError: A line has too few columns, or a different number than the first line; or the
+            first line lacks a name.
     """
-    wanted = 2 if columns is None else 0
-    first, second = columns or (1, 2)
-    unread, begun = Unread(str(path), "column"), False
-    for number, cells in tsv_rows(path, flag, rows):
+    unread, places, wanted = Unread(str(path), "column"), (0, 1), 0
+    for number, cells in cell_rows(path, format, flag, rows):
         if not cells:
             yield "", ""
             continue
-        if not begun and {cell.strip().lower() for cell in cells} <= _HEADER:
-            log(
-                f"warning: {path}:{number}: {' and '.join(map(repr, cells))} look like names of "
-                f"columns, and are read as a pair: remove the line if they are"
-            )
-        begun = True
         if not wanted:
-            wanted = max(len(cells), first, second)
-            unread.note(map(str, range(1, wanted + 1)), (str(first), str(second)))
+            place, names = f"{path}:{number}", [cell.strip() for cell in cells]
+            named = None if columns else _named_pair(names, format, fields, place)
+            places = named or (columns and (columns[0] - 1, columns[1] - 1)) or (0, 1)
+            wanted = len(cells) if named else 2 if columns is None else max(len(cells), *columns)
+            shown = names if named else [str(i + 1) for i in range(wanted)]
+            unread.note(shown, [shown[i] for i in places])
             unread.report()
+            if named:
+                continue
+            if {name.lower() for name in names} <= _HEADER:
+                log(
+                    f"warning: {place}: {' and '.join(map(repr, cells))} look like names of "
+                    f"columns, and are read as a pair: remove the line if they are"
+                )
         with rows:
             if len(cells) != wanted:
-                hint = "; choose two with data.read.columns" if columns is None else ""
+                hint = "" if columns or named else "; choose two with data.read.columns"
                 raise DataError(
                     f"{path}:{number}: {plural(len(cells), 'column')}, but {wanted} are "
                     f"needed{hint}"
                 )
-            yield cells[first - 1], cells[second - 1]
+            pair = cells[places[0]], cells[places[1]]
+            if any("\n" in text.strip() for text in pair):
+                raise DataError(f"{path}:{number}: a cell holds a line break, and a text is a line")
+            yield pair
+
+
+# Usual names of the columns of a pair.
+_PAIR = {
+    "source": ("source", "src", "input", "article", "document"),
+    "target": ("target", "tgt", "trg", "output", "translation", "highlights", "summary"),
+}
+
+
+def _named_pair(
+    names: list[str], format: str, fields: tuple[str, str] | None, place: str
+) -> tuple[int, int] | None:
+    """Returns the indices of the two columns that a first line names; None if it is a pair."""
+    wanted = fields
+    if wanted is None and format == "csv":
+        path = place.rpartition(":")[0]
+        known = {name.lower() for name in names}
+        if all(len(known & {*usual}) == 1 for usual in _PAIR.values()):
+            chosen = chosen_columns(names, _PAIR, path)
+            wanted = chosen.get("source", "source"), chosen.get("target", "target")
+    if wanted is not None and all(names.count(name) == 1 for name in wanted):
+        return names.index(wanted[0]), names.index(wanted[1])
+    if fields is None or format == "tsv":
+        return None
+    raise DataError(
+        f"{place}: the first line does not have the columns {' and '.join(map(repr, fields))}, "
+        f"each once, but {', '.join(map(repr, names[:12]))}: name two of them with data.read.fields"
+    )
 
 
 def read_jsonl(
@@ -206,6 +330,11 @@ def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
     for _, row in json_rows(path, flag, BadRows(str(path))):
         return row.fields
     return {}
+
+
+def first_cells(path: str | pathlib.Path, format: CellFormat, flag: str = "") -> list[str]:
+    """Returns the cells of the first row of a table that is not blank; arguments as above."""
+    return next((cells for _, cells in cell_rows(path, format, flag) if cells), [])
 
 
 def _check_single_texts(row: object, place: str) -> None:

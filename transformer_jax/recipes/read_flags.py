@@ -39,10 +39,10 @@ class FieldFlag(RowFlags):
 
 @dataclasses.dataclass(frozen=True)
 class FieldsFlag(RowFlags):
-    """Flags for JSONL with two texts in a row."""
+    """Flags for rows with two texts."""
 
     fields: Annotated[tuple[str, str] | None, Flag("data.read.fields")] = None
-    """JSONL keys of the two texts; None is the run's setting."""
+    """JSONL keys, or names of columns, of the two texts; None is the run's setting."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,10 @@ class ColumnFlags(FieldsFlag):
     """Flags for files of pairs."""
 
     columns: Annotated[tuple[Count, Count] | None, Flag("data.read.columns")] = None
-    """TSV columns of the two texts, from 1; None is the run's setting."""
-    format: Annotated[Literal["auto", "tsv", "jsonl"] | None, Flag("data.read.format")] = None
+    """TSV or CSV columns of the two texts, from 1; None is the run's setting."""
+    format: Annotated[Literal["auto", "tsv", "csv", "jsonl"] | None, Flag("data.read.format")] = (
+        None
+    )
     """Format of a file of pairs; auto is by its extension, None the run's setting."""
 
 

@@ -79,7 +79,7 @@ class EvaluateRecognizer(SearchFlags):  # type: ignore[misc]
     """Print error rates and sacreBLEU of the transcripts of recordings."""
 
     manifest: Annotated[str | None, Flag(also=("data.test",))] = None
-    """File of recordings and their texts, .tsv or .jsonl."""
+    """File of recordings and their texts, .tsv, .csv or .jsonl."""
     tokenize: Tokenize | None = None
     """Word splitting of error rates and of sacreBLEU, part of its signature. None is the run's
     setting, or depends on the script of the references."""

@@ -39,7 +39,7 @@ class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags, ColumnFlags
     target: Annotated[str | None, Flag(also=("data.target",))] = None
     """File of reference translations, one per line."""
     pairs: Annotated[str | tuple[str, ...] | None, Flag("data.pairs")] = None
-    """Instead: one file of both sides, .tsv or .jsonl, read like the pairs of the run; for a
+    """Instead: one file of both sides, .tsv, .csv or .jsonl, read like the pairs of the run; for a
     multilingual translator, de-en=FILE for each direction."""
     tokenize: Tokenize | None = None
     """Tokenizer of sacreBLEU, part of its signature. flores101, flores200, spm and spBLEU-1K

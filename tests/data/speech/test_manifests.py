@@ -139,7 +139,7 @@ def test_a_row_that_selects_in_another_way_is_refused(folder, more, message):
     ("lines", "message"),
     [
         (["id\tsentence", "long.wav\ta"], "m.tsv:1: neither a recording, whose name ends in .wav"),
-        (["path\tsentence", "long.wav\ta"], "m.tsv:1: the columns path (or audio_filepath), text"),
+        (["path\twords", "long.wav\ta"], "m.tsv:1: the columns path (or audio_filepath), text"),
         (["path\ttext\ttext", "long.wav\ta\tb"], "m.tsv:1: the columns path (or audio_filepath)"),
         (["long.wav\ta\t1.5"], "m.tsv:1: 3 columns, but 2 are needed (path, text): name others"),
         (["path\ttext\toffset", "long.wav\ta\tsoon"], "m.tsv:2: offset is 'soon': a number"),

@@ -76,7 +76,7 @@ def test_manifests_that_list_nothing_are_refused(folder):
     refused(lambda: read_manifest(str(folder / "empty.tsv")), "empty.tsv: no recordings")
     (folder / "a.txt").write_text("0.npy\tone\n")
     read = lambda: read_manifest(str(folder / "a.txt"), "data.train")
-    refused(read, "the name of a manifest ends in .tsv or .jsonl", ConfigError)
+    refused(read, "the name of a manifest ends in .tsv, .csv, .jsonl or .json", ConfigError)
     (folder / "b.jsonl").write_text('{"path": "0.npy"}\n')
     refused(
         lambda: read_manifest(str(folder / "b.jsonl")), "no field 'text', only 'path': a manifest"

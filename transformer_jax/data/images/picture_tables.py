@@ -1,11 +1,9 @@
 """Pictures with texts: folders of classes, tables of files, arrays."""
 
-import csv
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -25,7 +23,7 @@ from transformer_jax.data.images.picture_sources import (
 )
 from transformer_jax.data.images.pixel_decoding import SUFFIXES
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.tables import json_rows, tsv_rows
+from transformer_jax.data.tables import cell_rows, json_rows
 from transformer_jax.data.text import local_data, read_lines
 
 __all__ = ["TABLES", "ImageTable", "is_split_folder", "read_images"]
@@ -222,11 +220,7 @@ def _rows(
     path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
 ) -> Iterator[tuple[int, str, list[str]]]:
     """Yields line, picture and text of each row of a table with a header."""
-    if suffix == ".csv":
-        reader = csv.reader((line + "\n" for line in read_lines(path, flag)), strict=True)
-        every = _numbered(reader, path)
-    else:
-        every = tsv_rows(path, flag, bad)
+    every = cell_rows(path, "csv" if suffix == ".csv" else "tsv", flag, bad)
     rows = (row for row in every if any(map(str.strip, row[1])))
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
@@ -248,15 +242,6 @@ def _rows(
                 )
             columns.refuse_second(dict(zip(names, cells, strict=True)), used, f"{path}:{number}")
             yield number, cells[places[0]], [cells[places[1]]]
-
-
-def _numbered(reader: Any, path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of a table, with the line at which each ends."""
-    try:
-        for cells in reader:
-            yield reader.line_num, cells
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
 
 
 def _objects(

@@ -36,7 +36,14 @@ from transformer_jax.data.speech.features import (
 from transformer_jax.data.speech.wav import WHOLE, Segment
 from transformer_jax.data.splits import DataSplits
 from transformer_jax.data.store import open_arrays, write_arrays
-from transformer_jax.data.tables import JsonRow, json_rows, tsv_rows
+from transformer_jax.data.tables import (
+    CellFormat,
+    JsonRow,
+    cell_rows,
+    chosen_columns,
+    json_rows,
+    table_format,
+)
 from transformer_jax.data.token_file import write_ids
 
 __all__ = [
@@ -52,6 +59,11 @@ __all__ = [
 
 _PATHS = ("path", "audio_filepath")
 _READ = (*_PATHS, "text", "offset", "duration")
+# Usual names of columns, for those that are not there: Common Voice, DeepSpeech, VoxPopuli.
+_USUAL = {
+    "path": ("file", "file_name", "filename", "wav_filename", "audio"),
+    "text": ("sentence", "transcript", "transcription", "normalized_text"),
+}
 _COLUMNS = "path (or audio_filepath), text, and if needed offset and duration"
 _SECONDS = "give the segment by offset and duration, in seconds"
 _CHANNELS = "the channels of a recording are averaged: leave it out, or extract the channel"
@@ -148,9 +160,9 @@ def read_manifest(
     read, and named in one line.
 
     Args:
-        path: A ``.tsv`` file of paths and texts, or with a line of column names before them, or
-            ``.jsonl`` of objects with ``path`` (or ``audio_filepath``) and ``text``. Paths are
-            relative to its folder. ``.gz`` is unpacked.
+        path: A ``.tsv`` or ``.csv`` file of paths and texts, or with a line of column names before
+            them, or ``.jsonl`` (or ``.json``) of objects with ``path`` (or ``audio_filepath``) and
+            ``text``. Paths are relative to its folder. ``.gz`` is unpacked.
         flag: The setting of the manifest, for messages.
         prepare: Preparation of texts.
         bad_rows: Whether bad rows are refused or skipped; None offers no skipping.
@@ -161,11 +173,18 @@ def read_manifest(
             kind, or select a part in another way; or there are no lines.
     """
     suffix = pathlib.PurePath(path.removesuffix(".gz")).suffix.lower()
-    if suffix not in (".tsv", ".jsonl"):
-        raise ConfigError(f"{flag} {path}: the name of a manifest ends in .tsv or .jsonl")
-    bad, table = BadRows(path, bad_rows, "recording"), suffix == ".tsv"
-    unread = Unread(path, "column" if table else "key")
-    rows = (_tsv_rows if table else _jsonl_rows)(path, flag, bad)
+    if suffix not in (".tsv", ".csv", ".jsonl", ".json"):
+        raise ConfigError(
+            f"{flag} {path}: the name of a manifest ends in .tsv, .csv, .jsonl or .json (an object "
+            f"in each line)"
+        )
+    bad = BadRows(path, bad_rows, "recording")
+    format = "jsonl" if suffix == ".json" else table_format(path)
+    unread = Unread(path, "key" if format == "jsonl" else "column")
+    if format == "jsonl":
+        rows = _jsonl_rows(path, flag, bad)
+    else:
+        rows = _table_rows(path, format, flag, bad)
     found = Recordings([], [], path, [], [])
     for number, row in rows:
         with bad:
@@ -188,14 +207,16 @@ def _jsonl_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, JsonR
         yield number, row._replace(fields=there)
 
 
-def _tsv_rows(path: str, flag: str, bad: BadRows) -> Iterator[tuple[int, JsonRow]]:
+def _table_rows(
+    path: str, format: CellFormat, flag: str, bad: BadRows
+) -> Iterator[tuple[int, JsonRow]]:
     """Yields the rows of a table; its first line may name the columns.
 
     Raises:
         DataError: The first line is neither a recording nor the names of the columns.
     """
     names = list[str]()
-    for number, cells in tsv_rows(path, flag, bad):
+    for number, cells in cell_rows(path, format, flag, bad):
         if not cells:
             continue
         if not names:
@@ -224,6 +245,9 @@ def _names_of_columns(cells: list[str], where: str) -> list[str]:
     """
     names = [cell.strip() for cell in cells]
     shown = ", ".join(map(repr, names[:8]))
+    usual = _USUAL if not {*names} & {*_PATHS} else {"text": _USUAL["text"]}
+    named = {name: field for field, name in chosen_columns(names, usual, where[:-2]).items()}
+    names = [named.get(name, name) for name in names]
     if not {*names} & {*_PATHS}:
         if len(names) > 1 and names[0] and not pathlib.PurePath(names[0]).suffix:
             raise DataError(
@@ -310,7 +334,7 @@ class SpeechReadOptions(ReadSettings):
 
 @dataclasses.dataclass(frozen=True)
 class SpeechData(Configuration, group="data"):
-    """Manifests of recordings: paths and texts, as .tsv or .jsonl, also offset and duration."""
+    """Manifests of recordings: paths and texts, in .tsv, .csv or .jsonl; offset, duration."""
 
     train: str | None = None  # training recordings; paths are relative to the manifest
     valid: str | None = None  # validation recordings; without them, a part of training is held out
