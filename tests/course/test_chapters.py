@@ -10,7 +10,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
-from tests import lecture_pages
+from tests import changed_numbers, lecture_pages
 from tests.budget import reference_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +46,8 @@ def chapters(monkeypatch):
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_shows_the_files_functions_and_asks_before_it_runs(name):
     file = definitions((ROOT / "course/transformer.py").read_text())
-    for _, code in lecture_pages.cells(name):
-        for one, text in definitions(code).items():
+    for cell in lecture_pages.cells(name):
+        for one, text in definitions(cell.code).items():
             assert text == file.get(one, text), one
     assert lecture_pages.read(name).count("<summary>Before you run it: ") >= 3
 
@@ -90,3 +90,17 @@ def test_the_cells_of_a_chapter_run(name, tmp_path, monkeypatch):
     )
     assert shared().agree(names["rows"])
     assert not [*tmp_path.iterdir()], "cells write no files to the current directory"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_changed_numbers_give_no_error(name):
+    matplotlib.use("Agg")
+    namespace = {"__name__": "__main__"}
+    with jax.numpy_rank_promotion("allow"):
+        for cell in lecture_pages.cells(name):
+            code = cell.code
+            for number in [] if cell.hidden else reversed(changed_numbers.numbers(code)):
+                code = changed_numbers.changed(code, number)
+            lecture_pages.execute(name, cell._replace(code=code), namespace)
+    plt.close("all")
