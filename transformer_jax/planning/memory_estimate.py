@@ -57,7 +57,8 @@ class DeviceShare:
         rows: Rows of the device's part of a micro-batch.
         tensor: Number of devices that share heads and feed-forward.
         context: Number of devices that share the positions of a text.
-        lanes: A head is padded to a multiple of this: 128 on TPUs.
+        lanes: The mixture of a head's values is padded to a multiple of this: 128 on TPUs, where
+            queries, keys and values have their positions in the lanes.
         gathers: Whether products gather their kernels as they run, which a TPU does not fuse with
             the following activation function.
     """
@@ -72,9 +73,9 @@ class DeviceShare:
         """Tokens of the device's rows that are on the device."""
         return self.rows * length / self.context
 
-    def padded(self, head_dim: int) -> int:
-        """The size of a head with padding."""
-        return -(-head_dim // self.lanes) * self.lanes
+    def padded(self, value_dim: int) -> int:
+        """The size of a head's mixture with padding."""
+        return -(-value_dim // self.lanes) * self.lanes
 
 
 def block_bytes(
@@ -135,12 +136,10 @@ def _hidden_bytes(config: TransformerConfig, local: DeviceShare) -> int:
     """Bytes saved per element between the two products of feed-forward.
 
     The result is the input of the second product. The slope of ReLU follows from the result;
-    other activations need their input, and on TPUs the tanh GELU its tanh, which XLA keeps in
-    float32.
+    other activations need their input.
     """
     item, name = itemsize(config), config.feed_forward.activation
     kept = item if name == "relu" and not local.gathers else 2 * item
-    kept += 4 if name == "gelu_tanh" and local.lanes > 1 else 0
     return kept + (item if config.feed_forward.gated else 0)
 
 
@@ -156,9 +155,8 @@ def _attention_bytes(
     sizes, item, D = head_sizes(config), itemsize(config), config.d_model
     n, m = local.tokens(T), local.tokens(S)
     heads, kv = sizes.heads / local.tensor, max(1, sizes.kv_heads / local.tensor)
-    query, value = local.padded(sizes.head_dim), local.padded(sizes.value_dim)
-    queries, mixed = n * heads * query, n * heads * value
-    keys, merged = m * kv * (query + value), n * heads * sizes.value_dim
+    queries, keys = n * heads * sizes.head_dim, m * kv * (sizes.head_dim + sizes.value_dim)
+    mixed, merged = n * heads * local.padded(sizes.value_dim), n * heads * sizes.value_dim
     norms = 1 if config.norm.placement == "post" else 2
     total = item * (norms * n * D + queries + keys + mixed + merged) + n * D * _drops(config)
     if kernel == "xla":
@@ -274,6 +272,9 @@ Run = TypeVar("Run", bound=Trained)
 # Vectors per token of a stack outside of blocks: embedding, dropout, final norm, chunks for the
 # loss, and the gradient twice.
 _HIDDEN = 6.5
+# What XLA:TPU leaves unused between arrays, as a fraction of their bytes; under fsdp once a block,
+# whose gathered kernels come and go between arrays that stay.
+_GAPS = 0.035
 _RECURRENT_HIDDEN = 2.0  # for recurrent translators, whose dropout is part of `kept`
 
 
@@ -289,7 +290,9 @@ class Estimate:
         working: All activations of one block with their gradients.
         gradients: Gradients of parameters, in float32, sharded like these; with micro-batches also
             their sum.
-        unsharded: Under fsdp, the kernels of two blocks in the compute dtype.
+        unsharded: Under fsdp, the kernels of two blocks in the compute dtype; on TPUs also the
+            table's part and its moments in another layout.
+        gaps: Factor of all temporaries for the gaps between them, see :data:`_GAPS`.
         cache: Keys and values of decoding, and of the encoded source.
         kernels: The kernel of each attention, with the reason if it is not the fused one.
     """
@@ -301,6 +304,7 @@ class Estimate:
     working: float = 0.0
     gradients: float = 0.0
     unsharded: float = 0.0
+    gaps: float = 1.0
     cache: float = 0.0
     kernels: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
 
@@ -308,7 +312,7 @@ class Estimate:
     def temporaries(self) -> int:
         """Bytes besides arguments at the peak: in the loss, before it or after it."""
         peak = max(self.kept + self.loss, self.kept + self.working, self.working + self.gradients)
-        return round(peak + self.hidden + self.unsharded + self.cache)
+        return round((peak + self.hidden + self.unsharded + self.cache) * self.gaps)
 
     @property
     def memory(self) -> int:
@@ -351,6 +355,8 @@ def estimate(run: Trained, target: Target, what: str, shape: Shape) -> Estimate:
     split = mesh.shape["fsdp"] > 1
     table = run.model.vocab_size * run.model.embedding_size
     unsharded = 2 * item * (whole - table) / max(layers, 1) / local.tensor if split else 0.0
+    if local.gathers and training:
+        unsharded += 3 * 4 * table / mesh.shape["fsdp"] / local.tensor
     if what == "evaluation":
         return Estimate(
             arguments,
@@ -369,6 +375,7 @@ def estimate(run: Trained, target: Target, what: str, shape: Shape) -> Estimate:
         working=blocks.working + (max(blocks.sizes) if remat else 0),
         gradients=state.gradients * (2 if steps > 1 else 1),
         unsharded=unsharded,
+        gaps=1 + _GAPS * (layers if split else 1) if tpu else 1.0,
         kernels=kernels,
     )
 
@@ -511,12 +518,11 @@ def _loss_bytes(
     chunk = rows / chunks * columns
     if not training:
         return chunk * logit + table
-    gradient = 4 * columns * width
-    if target.type.platform == "tpu":
-        # XLA:TPU accumulates the gradient of the table in another array. In a loop over chunks, it
-        # fuses the gradient of logits into the products that read it.
-        return chunk * (logit + itemsize(config) * (chunks == 1)) + 2 * gradient + table
-    return chunk * (logit + itemsize(config)) + gradient + table
+    # XLA:TPU fuses the gradient of logits into the products that read it, in a loop over chunks and
+    # where columns do not fill the lanes.
+    fuses = local.lanes > 1 and (chunks > 1 or columns % local.lanes > 0)
+    gradient = 0 if fuses else itemsize(config)
+    return chunk * (logit + gradient) + 4 * columns * width + table
 
 
 def _cache_bytes(run: Trained, local: DeviceShare, length: int) -> float:
