@@ -4,8 +4,9 @@
     python -m benchmarks.compare ../before --module experiments.benchmarking
 
 Measures training, decoding, embedding and loading, with both checkouts in turns within each round.
-Prints the speedup of this checkout, and writes ``benchmarks/results/compare_cpu_pyVERSION.json``.
-Takes about 15 minutes.
+Prints the speedup of this checkout, and writes
+``benchmarks/results/compare_COMMIT_cpu_pyVERSION.json``, whose other rows ``--only`` keeps. Takes
+about 20 minutes.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ import tyro
 from benchmarks.harness import TREE, Bench, Row, environment, table
 from benchmarks.loading import begin_at, write_gpt2
 from benchmarks.program import run_program
-from benchmarks.suite import BERT_SMALL, CHARACTERS, MIDDLE, MINILM, SIZE
+from benchmarks.sizes import GPT2
+from benchmarks.suite import BERT_SMALL, CHARACTERS, LLAMA, MIDDLE, MINILM, SIZE
 
 _LOAD = "import importlib, sys; m = importlib.import_module({!r}); exec(m._OURS + m._END)"
 
@@ -53,8 +55,12 @@ class Settings:
     """Module of its benchmark programs."""
     rounds: int = 7
     """Number of measured rounds, after a warmup round."""
-    only: str = ""
-    """Only cases whose title contains this text."""
+    processes: int = 1
+    """Processes of each checkout that run a case; the medians of each are stored."""
+    peers: str = sys.executable
+    """Python interpreter with torch and transformers, which make the weights for decoding."""
+    only: tuple[str, ...] = ("",)
+    """Only cases whose titles contain one of these texts."""
     output: Path = Path("benchmarks/results")
     """Folder for the JSON file."""
 
@@ -81,6 +87,37 @@ def cases(folder: str) -> Iterator[Case]:
         yield Case(f"encoder, {case} step", "ours_encoder", case, how, units=None)
     yield Case("MiniLM, 2,000 mean vectors", "ours_encoder", "embed",
                {**MINILM, "texts": 2000, "tokens": 4096})  # fmt: skip
+    for kind in ("luong", "bahdanau"):
+        how = {"kind": kind, "vocab": 8000, "width": 512, "length": 20, "batch": 1}
+        yield Case(f"{kind}, greedy, 1 sentence", "ours_recurrent", "decode", how, times=16)
+    base = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 2048}
+    works: dict[str, tuple[str, dict[str, Any]]] = {
+        "translate, batch 16, beams 4": (
+            "translate",
+            base | {"batch": 16, "length": 24, "new": 24, "beams": 4},
+        ),
+        **{
+            f"generate, batch {batch}": (
+                "generate",
+                GPT2 | {"batch": batch, "prompt": 16, "new": 32},
+            )
+            for batch in (1, 8)
+        },
+    }
+    for title, (case, how) in works.items():
+        for engine in ("jax", "float32", "int8"):
+            shown = engine if engine == "jax" else f"CTranslate2 {engine}"
+            yield Case(
+                f"lines, {title}, {shown}",
+                "ours_engine",
+                case,
+                how | {"folder": folder, "engine": engine},
+            )
+    for dtype in ("float32", "bfloat16", "int8"):
+        how = {**LLAMA, "context": 128, "batch": 8, "rank": 8, "base": dtype}
+        yield Case(
+            f"adapters, training step on a frozen base in {dtype}", "ours_frozen_base", "train", how
+        )
 
 
 def compared(case: Case, settings: Settings) -> list[Row]:
@@ -88,9 +125,11 @@ def compared(case: Case, settings: Settings) -> list[Row]:
     if case.title.startswith("translator, decoding"):
         # Random weights from the peers, read by both checkouts.
         peer = Bench()
-        peer.add("weights", "generate", case.arguments, module="benchmarks.peers")
+        peer.add(
+            "weights", "generate", case.arguments, python=settings.peers, module="benchmarks.peers"
+        )
         peer.close()
-    bench = Bench()
+    bench = Bench(processes=settings.processes)
     changes = {} if settings.module == "benchmarks" else case.first
     for name, module, tree, changed in (
         ("before", settings.module, settings.before.resolve(), changes),
@@ -140,23 +179,32 @@ def main() -> None:
         sys.exit(f"{settings.before}: no such checkout: git worktree add {settings.before} COMMIT")
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=settings.before,
                             capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
-    report: dict[str, Any] = {"environment": environment(), "before": commit, "tables": []}
-    python = ".".join(report["environment"]["python"].split(".")[:2])
+    facts = environment()
+    python = ".".join(facts["python"].split(".")[:2])
     settings.output.mkdir(parents=True, exist_ok=True)
-    where = settings.output / f"compare_cpu_py{python}.json"
+    where = settings.output / f"compare_{commit}_cpu_py{python}.json"
+    report: dict[str, Any] = json.loads(where.read_text()) if where.exists() else {"tables": []}
+    report |= {"environment": facts, "before": commit, "rounds": settings.rounds}
+    tables = {found["title"]: found for found in report["tables"]}
+    wanted = lambda title: any(text in title for text in settings.only)
+    keep = lambda: where.write_text(
+        json.dumps(report | {"tables": list(tables.values())}, indent=1) + "\n"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(folder):
-            if settings.only in case.title:
+            if wanted(case.title):
                 rows = compared(case, settings)
                 print(table(case.title, rows, "runs"), end="\n\n", flush=True)
-                report["tables"].append(
-                    {"title": case.title, "rows": [dataclasses.asdict(row) for row in rows]}
-                )
-                where.write_text(json.dumps(report, indent=1) + "\n")
-    if settings.only in "loading":
+                tables[case.title] = {
+                    "title": case.title,
+                    "commit": facts["commit"],
+                    "rows": [dataclasses.asdict(row) for row in rows],
+                }
+                keep()
+    if wanted("loading"):
         report["loading"] = loading(settings)
         print(f"loading GPT-2 small, before / now: {report['loading']}")
-    where.write_text(json.dumps(report, indent=1) + "\n")
+        keep()
     print(f"written to {where}")
 
 
