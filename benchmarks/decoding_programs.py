@@ -1,6 +1,7 @@
-"""Decoding loops of the GPU benchmarks, compiled for devices that need not be there."""
+"""Decoding loops of the GPU benchmarks, compiled for GPUs and TPUs that need not be there."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from transformer_jax.models.presets import PRESETS
 from transformer_jax.models.transformer.models import Decoder, TransformerEncoderDecoder
 from transformer_jax.parallel.device_catalog import Target, compile_only, find_target
 from transformer_jax.parallel.placement import prepare_for_decoding
+from transformer_jax.parallel.program_report import estimated_cycles, parsed
 
 __all__ = ["DECODING", "DecodingCase"]
 
@@ -52,6 +54,9 @@ class DecodingCase:
     def figures(self) -> dict[str, int | float]:
         """Returns launches and megabytes of one turn of the compiled loop, and the least MB.
 
+        For a TPU, operations of the turn instead of launches, and the cycles that the compiler
+        expects of them, in thousands; see :func:`.estimated_cycles`.
+
         The least is what a step reads in any case: the decoder's weights once, and the part of its
         cache that is filled on average. With several texts, there are also the figures of products
         that XLA's ``splitk-rewriter`` leaves whole: by default, it divides the sums of a product
@@ -69,6 +74,11 @@ class DecodingCase:
             "least_MB": round(least / 1e6, 1),
             "arguments_MB": round(arguments / 1e6, 1),
         }
+        if target.type.platform == "tpu":
+            cycles = estimated_cycles(parsed(text).within(loop.turn))
+            thousands = {f"of_{kind}": round(n / 1e3, 1) for kind, n in cycles.items()}
+            thousands["in_all"] = round(sum(cycles.values()) / 1e3, 1)
+            return found | {f"estimated_Kcycles_{kind}": n for kind, n in thousands.items()}
         if self.batch > 1:
             launches, size = totals(_longest(self._compiled(target, _UNSPLIT)[1]).body)
             found |= {"launches_unsplit": launches, "MB_unsplit": round(size / 1e6, 1)}
@@ -132,9 +142,13 @@ def _weights(params: PyTree) -> int:
     return size
 
 
-DECODING = {
-    "gpt2-small, decoding, 1 text": DecodingCase("gpt2-small", 1, 1, written=256),
-    "gpt2-small, decoding, 32 texts": DecodingCase("gpt2-small", 32, 1, written=256),
-    "base, decoding, 1 text, 4 beams": DecodingCase("base", 1, 4, written=31, layers=6),
-    "base, decoding, 32 texts, 4 beams": DecodingCase("base", 32, 4, written=31, layers=6),
-}
+def _searches() -> Iterator[tuple[str, DecodingCase]]:
+    for target, where in (("h200:1", ""), ("v5e:1x1", ", TPU")):
+        for batch, texts in ((1, "1 text"), (32, "32 texts")):
+            greedy = DecodingCase("gpt2-small", batch, 1, written=256, target=target)
+            yield f"gpt2-small, decoding, {texts}{where}", greedy
+            beams = DecodingCase("base", batch, 4, written=31, layers=6, target=target)
+            yield f"base, decoding, {texts}, 4 beams{where}", beams
+
+
+DECODING = dict(_searches())

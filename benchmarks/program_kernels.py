@@ -1,8 +1,9 @@
-"""Kernels of a compiled GPU program, counted in its text.
+"""Kernels of a compiled GPU or TPU program, counted in its text.
 
 A kernel reads each operand and writes its result once: a slice counts as its own bytes, an update
 in place as the bytes of the update. So figures are a least; caches are not modelled, and nothing is
-known of the kernels of cuBLAS, which are chosen on a device.
+known of the kernels of cuBLAS, which are chosen on a device. Arrays in the on-chip memory of a TPU
+(vmem) count nothing, but the copies from and to it.
 """
 
 import math
@@ -45,13 +46,13 @@ class Loop(NamedTuple):
     """A loop of a program.
 
     Attributes:
-        name: Its name in the program's text.
+        turn: The name of the computation that is one turn.
         turns: Number of turns; None if the text does not say.
         body: The kernels of one turn.
         condition: The kernels that decide whether there is another turn.
     """
 
-    name: str
+    turn: str
     turns: int | None
     body: tuple[Kernel, ...]
     condition: tuple[Kernel, ...]
@@ -60,6 +61,7 @@ class Loop(NamedTuple):
 _TURNS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 _FUSION = re.compile(r'"kind":"(__\w+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
+_ON_CHIP = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\(1\)[^}]*\}")
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
     *("partition-id", "replica-id"),
@@ -107,7 +109,7 @@ def _loops(computations: dict[str, Computation], name: str) -> Iterator[Loop]:
             parts = (
                 tuple(_kernels(computations, part)) for part in (body, one.attribute("condition"))
             )
-            yield Loop(one.name, int(turns[1]) if turns else None, *parts)
+            yield Loop(body, int(turns[1]) if turns else None, *parts)
             yield from _loops(computations, body)
         elif (called := one.attribute("to_apply")) in computations and one.op == "call":
             yield from _loops(computations, called)
@@ -141,6 +143,10 @@ def _kernels(
         )
 
 
+def _bytes(shape: str) -> int:
+    return array_bytes(_ON_CHIP.sub("", shape))
+
+
 def _kind(one: Instruction) -> str:
     if target := one.attribute("custom_call_target"):
         return target
@@ -156,14 +162,14 @@ def _read(here: Computation, one: Instruction, fused: Computation) -> int:
         parts = _needed(fused)
         inside = (inner for inner in fused.values() if inner.op == "parameter")
         return sum(
-            int(parts.get(inner.name, 0.0) * array_bytes(operands[int(inner.arguments)].shape))
+            int(parts.get(inner.name, 0.0) * _bytes(operands[int(inner.arguments)].shape))
             for inner in inside
         )
     if one.op == "dynamic-update-slice":
-        return array_bytes(operands[1].shape)
+        return _bytes(operands[1].shape)
     if one.op in _PICKS:
-        return array_bytes(one.shape)
-    return sum(array_bytes(operand.shape) for operand in dict.fromkeys(operands))
+        return _bytes(one.shape)
+    return sum(_bytes(operand.shape) for operand in dict.fromkeys(operands))
 
 
 def _needed(fused: Computation) -> dict[str, float]:
@@ -171,9 +177,9 @@ def _needed(fused: Computation) -> dict[str, float]:
     parts: dict[str, float] = {}
     for one in reversed(fused.values()):
         part = 1.0 if one.root else parts.get(one.name, 0.0)
-        needed = part * array_bytes(one.shape)
+        needed = part * _bytes(one.shape)
         for place, name in enumerate(one.operands):
-            size = array_bytes(fused[name].shape) if name in fused else 0
+            size = _bytes(fused[name].shape) if name in fused else 0
             if one.op in _PICKS and place == 0:
                 more = needed / size if size else 0.0
             elif one.op in ("dynamic-update-slice", "scatter") and place == 0:
@@ -186,9 +192,11 @@ def _needed(fused: Computation) -> dict[str, float]:
 
 def _written(here: Computation, one: Instruction, fused: Computation) -> int:
     if one.op == "dynamic-update-slice":
-        return array_bytes(here[one.operands[1]].shape)
+        return _bytes(here[one.operands[1]].shape)
+    if one.op == "copy-start":  # the copy, its operand, and a number
+        return _bytes(one.shape.removeprefix("(").partition("}, ")[0] + "}")
     if not fused:
-        return array_bytes(one.shape)
+        return _bytes(one.shape)
     root = next(inner for inner in fused.values() if inner.root)
     results = [fused[name] for name in root.operands] if root.op == "tuple" else [root]
     return sum(_result_bytes(fused, result) for result in results)
@@ -198,10 +206,10 @@ def _result_bytes(fused: Computation, result: Instruction) -> int:
     while result.op == "bitcast" and result.operands[0] in fused:
         result = fused[result.operands[0]]
     if result.op == "dynamic-update-slice":
-        return array_bytes(fused[result.operands[1]].shape)
+        return _bytes(fused[result.operands[1]].shape)
     if result.op == "scatter":  # adds to what is there
-        return 2 * array_bytes(fused[result.operands[-1]].shape)
-    return array_bytes(result.shape)
+        return 2 * _bytes(fused[result.operands[-1]].shape)
+    return _bytes(result.shape)
 
 
 def _flops(here: Computation, one: Instruction) -> int:

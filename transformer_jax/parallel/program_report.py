@@ -93,6 +93,8 @@ class ProgramText(NamedTuple):
         >>> program = parsed(text)
         >>> program.entry, list(program.bodies), [one.name for one in program.instructions]
         ('main', ['turn'], ['a', 'b'])
+        >>> [one.name for one in program.within("turn").instructions]
+        ['a']
     """
 
     computations: dict[str, Computation]
@@ -108,6 +110,17 @@ class ProgramText(NamedTuple):
         """The computations that are one turn of a loop."""
         names = [one.attribute("body") for one in self.instructions if one.op == "while"]
         return {name: self.computations[name] for name in names}
+
+    def within(self, entry: str) -> "ProgramText":
+        """Returns the part of the program that a computation and those that it calls are."""
+        found: dict[str, Computation] = {}
+        waiting = [entry]
+        while waiting:
+            if (name := waiting.pop()) in self.computations and name not in found:
+                found[name] = self.computations[name]
+                for one in found[name].values():
+                    waiting += re.findall(r"%([\w.\-]+)", one.attributes)
+        return ProgramText(found, entry)
 
 
 def parsed(text: str) -> ProgramText:
