@@ -4,6 +4,8 @@ import pytest
 
 import transformer_jax as tj
 from tests.doors import uses
+from transformer_jax.inference.pretrained import Pretrained
+from transformer_jax.visual import model_page
 
 
 @pytest.mark.slow
@@ -22,6 +24,18 @@ def test_the_command_writes_what_explore_returns(tmp_path, run_command):
     code, _, err = run_command("explore", folder, "--output", tmp_path / "page.txt")
     assert code != 0
     assert "ends in .html" in err
+
+
+@pytest.mark.slow
+def test_a_large_model_is_refused_before_its_parameters_are_read(
+    tmp_path, run_command, monkeypatch
+):
+    folder = uses.Use("gpt2", str).write(tmp_path / "model")
+    monkeypatch.setattr(model_page, "MOST_PARAMETERS", 100)
+    monkeypatch.delattr(Pretrained, "load")
+    code, _, err = run_command("explore", folder)
+    assert code == 2
+    assert "parameters: a page runs at most 100: explore a smaller model" in err
 
 
 @pytest.mark.parametrize("words", [

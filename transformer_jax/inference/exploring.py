@@ -21,13 +21,16 @@ from transformer_jax.decoding.options import special_tokens
 from transformer_jax.decoding.text_tokenizer import frame_of
 from transformer_jax.inference.encoders import read_length, template_of
 from transformer_jax.inference.generation_settings import search_settings
+from transformer_jax.models.costs.accounting import count_parameters
 from transformer_jax.models.prepare import with_separate_blocks
 from transformer_jax.visual.model_page import (
     ExploredModel,
     Kind,
     WeightType,
+    check_size,
     explore_html,
     packed_tokenizer,
+    page_config,
 )
 
 if TYPE_CHECKING:
@@ -99,10 +102,10 @@ class Explorable:
 
 
 def kind_of(facts: "Facts") -> Kind:
-    """Returns what a page computes with a model.
+    """Returns what a page computes with a model, whose parameters need not be read.
 
     Raises:
-        ConfigError: Nothing; the message names what it is instead.
+        ConfigError: Nothing; the message names what it is instead, or that it is too large.
     """
     kind: Kind | None = None
     if facts.kind in ("encoder-decoder", "decoder"):
@@ -117,7 +120,8 @@ def kind_of(facts: "Facts") -> Kind:
             f"language models, encoders with a masked-LM head, and classifiers of single texts and "
             f"of their tokens"
         )
-    _ = facts.transformer  # refuses a recurrent translator
+    page_config(facts.transformer, kind)
+    check_size(str(facts.source), count_parameters(facts.transformer))
     return kind
 
 

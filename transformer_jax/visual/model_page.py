@@ -27,6 +27,7 @@ __all__ = [
     "MOST_PARAMETERS",
     "ExploredModel",
     "WeightType",
+    "check_size",
     "explore_html",
     "pack_parameters",
     "packed_tokenizer",
@@ -304,12 +305,7 @@ def explore_html(model: ExploredModel, weights: WeightType = "float16") -> str:
         allowed = ", ".join(get_args(WeightType))
         raise ConfigError(f"weights is {weights!r}: allowed are {allowed}")
     size = sum(value.size for value in model.params.values())
-    if size > MOST_PARAMETERS:
-        raise ConfigError(
-            f"the model has {plural(size, 'parameter')}: a page runs at most "
-            f"{MOST_PARAMETERS:,}: explore a smaller model, or look at this one in Python, with "
-            f"capture"
-        )
+    check_size(model.title, size)
     config = page_config(model.config, model.kind)
     arrays, blob = pack_parameters(model.params, weights)
     data = {
@@ -347,6 +343,20 @@ def explore_html(model: ExploredModel, weights: WeightType = "float16") -> str:
         lambda place: parts[place[1]],
         read("explore.html"),
     )
+
+
+def check_size(title: str, size: int) -> None:
+    """Refuses a model that is too large for a page.
+
+    Raises:
+        ConfigError: It has more than :data:`MOST_PARAMETERS`.
+    """
+    if size > MOST_PARAMETERS:
+        raise ConfigError(
+            f"{title}: a model with {plural(size, 'parameter')}: a page runs at most "
+            f"{MOST_PARAMETERS:,}: explore a smaller model, or look at this one in Python, with "
+            f"capture"
+        )
 
 
 def _in_script(data: str) -> str:

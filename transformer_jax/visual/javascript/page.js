@@ -86,7 +86,7 @@ function read() {
 // Views are of the text above them, or hidden; while a text is computed, those of the last one rest.
 function ready(how) {
   document.body.dataset.ready = how;
-  for (const node of [$("choices"), ...Object.keys(VIEWS).map((view) => $(`view-${view}`))]) node.inert = how === "soon";
+  for (const node of [$("answer"), $("choices"), ...Object.keys(VIEWS).map((view) => $(`view-${view}`))]) node.inert = how === "soon";
   if (how === "soon") return;
   $("choices").hidden = how === "no";
   for (const view of Object.keys(VIEWS)) $(`view-${view}`).hidden = how === "no" || view !== state.view;
