@@ -25,7 +25,7 @@ from transformer_jax.inference.encoding.task_runner import TaskRunner
 from transformer_jax.models.presets import bert, vit
 from transformer_jax.recipes.tasks.image_task import image_classification, label_numbers
 from transformer_jax.recipes.tasks.labeled import labeled
-from transformer_jax.recipes.tasks.scores import measure
+from transformer_jax.recipes.tasks.scores import predict
 
 LABELS = ["bug"] * 7 + ["Bug"] + ["new idea"] * 6 + ["New\u00a0Idea", "newidea"]
 COUNTED = [
@@ -92,11 +92,11 @@ def test_classes_without_names_are_known_by_their_numbers():
 
     part = Sentences("a", ["x", "y"], None, ["1", "0"])
     names = ("LABEL_0", "LABEL_1")
-    assert measure(Second(), "classify", names, part)["accuracy"] == 0.5
+    assert predict(Second(), "classify", names, part).scores["accuracy"] == 0.5
     named = Sentences("a", ["x", "y"], None, ["LABEL_1", "0"])
-    assert measure(Second(), "classify", names, named)["accuracy"] == 0.5
+    assert predict(Second(), "classify", names, named).scores["accuracy"] == 0.5
     with pytest.raises(DataError, match="a: example 1: the label '2' is not among the training"):
-        measure(Second(), "classify", names, Sentences("a", ["x"], None, ["2"]))
+        predict(Second(), "classify", names, Sentences("a", ["x"], None, ["2"]))
     pictures = ArrayPictures(np.zeros((2, 8, 8, 3), np.uint8), "a")
     table = ImageTable("a", pictures, np.arange(2), ["1", "0"], ["0", "1"])
     assert label_numbers(table, names).tolist() == [1, 0]

@@ -25,7 +25,7 @@ from transformer_jax.recipes.freezing import partition_of
 from transformer_jax.recipes.masked_lm import PretrainRun
 from transformer_jax.recipes.registry import named_runs
 from transformer_jax.recipes.tasks.masked_lm_task import masked_lm
-from transformer_jax.recipes.tasks.scores import measure
+from transformer_jax.recipes.tasks.scores import predict
 from transformer_jax.runs.checkpoint_reader import load_params, load_parts
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_directory import RunDirectory
@@ -230,7 +230,7 @@ def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
 
     part = Sentences("some", wanted, None, wanted)
     task = dataclasses.replace(TASK_RUNS["classify"][1].task, labels=classes)
-    found = measure(StubPredictor(), task.kind, task.labels, part)["f1"]
+    found = predict(StubPredictor(), task.kind, task.labels, part).scores["f1"]
     assert found == kind(predicted, np.array([int(label) for label in wanted]))
     assert f1(predicted, predicted * 0 + 1) != macro_f1(predicted, predicted * 0 + 1)
 

@@ -1,17 +1,21 @@
-"""Metrics of classification: accuracy, F1, Matthews correlation, scores per class, and entities."""
+"""Metrics of classification: accuracy, F1, correlation, entities, and reports of classes."""
 
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import DataError
+from transformer_jax.core.text_tables import aligned
 from transformer_jax.evaluation.matching_counts import check_lengths
 
 __all__ = [
+    "ClassReport",
     "accuracy",
+    "class_report",
     "confusion_matrix",
     "entities",
     "entity_f1",
@@ -19,6 +23,7 @@ __all__ = [
     "macro_f1",
     "marks_entities",
     "matthews_corrcoef",
+    "score_intervals",
 ]
 
 _Labels = Int[np.ndarray, "_"]  # lengths are checked by hand, for a one-line error
@@ -214,3 +219,137 @@ def entity_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequenc
         correct += len(ours & theirs)
         total += len(ours) + len(theirs)
     return 2 * correct / total if total else 0.0
+
+
+_CELLS = 12  # classes of a confusion matrix that fits a terminal
+_WIDTH = 12  # characters of a class in the matrix
+_CONFUSIONS = 10  # pairs of classes that are listed if the matrix does not fit
+_SAMPLES = 1000  # of the bootstrap
+
+
+class ClassReport(NamedTuple):
+    """Scores of each class.
+
+    Attributes:
+        labels: Names of the classes.
+        matrix: Number of examples of each true class (row) and predicted class (column).
+        precision: Share of the predictions of a class that are right; 0 without predictions.
+        recall: Share of the examples of a class that are found; 0 without examples.
+        f1: ``2 precision recall / (precision + recall)``; 0 if both are.
+        support: Number of examples of each class.
+    """
+
+    labels: tuple[str, ...]
+    matrix: Int[np.ndarray, "C C"]
+    precision: Float[np.ndarray, " C"]
+    recall: Float[np.ndarray, " C"]
+    f1: Float[np.ndarray, " C"]
+    support: Int[np.ndarray, " C"]
+
+    @property
+    def majority(self) -> float:
+        """The accuracy of always predicting the commonest class."""
+        return float(self.support.max() / self.support.sum())
+
+    def __str__(self) -> str:
+        """The scores of each class, the baseline, and the confusion matrix as lines of text."""
+        columns = self.precision, self.recall, self.f1
+        rows = [["class", "precision", "recall", "f1", "support"]]
+        for i, label in enumerate(self.labels):
+            rows.append([label, *(f"{one[i]:.4f}" for one in columns), f"{self.support[i]:,}"])
+        total = self.support.sum()
+        for name, weights in (
+            ("macro mean", np.ones(len(self.labels))),
+            ("weighted mean", self.support),
+        ):
+            means = [float(np.average(one, weights=weights)) for one in columns]
+            rows.append([name, *(f"{mean:.4f}" for mean in means), f"{total:,}"])
+        most = self.labels[int(self.support.argmax())]
+        baseline = f"always {most!r} would have accuracy {self.majority:.4f}"
+        return "\n".join([aligned(rows), "", baseline, "", self._confusions()])
+
+    def _confusions(self) -> str:
+        """The confusion matrix, or the commonest confusions of many classes."""
+        if len(self.labels) <= _CELLS:
+            names = [
+                label if len(label) <= _WIDTH else label[: _WIDTH - 1] + "…"
+                for label in self.labels
+            ]
+            rows = [["true \\ predicted", *names]]
+            rows += [
+                [label, *(f"{n:,}" for n in row)]
+                for label, row in zip(self.labels, self.matrix, strict=True)
+            ]
+            return aligned(rows)
+        wrong = self.matrix * (1 - np.eye(len(self.labels), dtype=int))
+        order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+        places = [divmod(int(flat), len(self.labels)) for flat in order]
+        rows = [["true", "predicted", "examples"]]
+        rows += [
+            [self.labels[i], self.labels[j], f"{wrong[i, j]:,}"] for i, j in places if wrong[i, j]
+        ]
+        return aligned(rows, left=2) if len(rows) > 1 else "no class is taken for another"
+
+
+def class_report(matrix: Int[np.ndarray, "C C"], labels: Sequence[str]) -> ClassReport:
+    r"""Returns precision, recall and F1 of each class from a confusion matrix.
+
+    ``precision = n_ii / Σ_j n_ji``, ``recall = n_ii / Σ_j n_ij``, ``f1 = 2 n_ii / (Σ_j n_ji + Σ_j
+    n_ij)``, and 0 where the denominator is 0.
+
+    Args:
+        matrix: Number of examples of each true class (row) and predicted class (column).
+        labels: Names of the classes.
+
+    Example:
+        >>> report = class_report(np.array([[2, 1], [0, 3]]), ("no", "yes"))
+        >>> print(report)
+        class          precision  recall      f1  support
+        no                1.0000  0.6667  0.8000        3
+        yes               0.7500  1.0000  0.8571        3
+        macro mean        0.8750  0.8333  0.8286        6
+        weighted mean     0.8750  0.8333  0.8286        6
+        <BLANKLINE>
+        always 'no' would have accuracy 0.5000
+        <BLANKLINE>
+        true \ predicted  no  yes
+        no                 2    1
+        yes                0    3
+    """
+    right, predicted, true = np.diag(matrix), matrix.sum(0), matrix.sum(1)
+    share = lambda part, whole: np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    return ClassReport(
+        tuple(labels), matrix, share(right, predicted), share(right, true),
+        share(2 * right, predicted + true), true,
+    )  # fmt: skip
+
+
+def score_intervals(
+    matrix: Int[np.ndarray, "C C"], share: float = 0.95, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Returns intervals of accuracy and macro F1 by the bootstrap, for examples drawn anew.
+
+    Drawing ``n`` examples with replacement draws the cells of the confusion matrix from a
+    multinomial distribution; the interval has ``share`` of 1,000 such draws inside (Efron 1979).
+
+    Args:
+        matrix: The confusion matrix of ``n`` examples.
+        share: Share of draws in the interval.
+        seed: Seed of the draws.
+
+    Example:
+        >>> low, high = score_intervals(np.array([[40, 10], [10, 40]]))["accuracy"]
+        >>> 0.70 < low < 0.75 and 0.85 < high < 0.90
+        True
+    """
+    count, classes = int(matrix.sum()), len(matrix)
+    true, predicted = np.nonzero(matrix)
+    right, rng = true == predicted, np.random.default_rng(seed)
+    scores = np.empty((_SAMPLES, 2))
+    for i, drawn in enumerate(rng.multinomial(count, matrix[true, predicted] / count, _SAMPLES)):
+        found = np.bincount(true[right], drawn[right], classes)
+        both = np.bincount(true, drawn, classes) + np.bincount(predicted, drawn, classes)
+        there = both > 0
+        scores[i] = drawn[right].sum() / count, np.mean(2 * found[there] / both[there])
+    low, high = np.quantile(scores, [(1 - share) / 2, (1 + share) / 2], axis=0).tolist()
+    return dict(zip(("accuracy", "macro_f1"), zip(low, high, strict=True), strict=True))

@@ -113,6 +113,8 @@ class EvaluateTask(RowFlags):
     """Column or key of the tags; None is that of the training file."""
     format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
     """Format of --data; auto is by its extension, None as in training."""
+    worst: Count | None = None
+    """Also print so many examples with the highest loss, the worst first."""
 
 
 class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
@@ -133,7 +135,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
 
     def metrics_of(self, run: FinetuneRun) -> tuple[str, ...]:
         """Returns the metrics of the task; F1 of entities needs tags of entities."""
-        from transformer_jax.recipes.tasks.scores import MEASURES
+        from transformer_jax.recipes.tasks.predictions import MEASURES
 
         names = MEASURES[run.task.kind]
         names += ("entity_f1",) if run.task.kind == "tag" else ()
@@ -206,7 +208,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
         from transformer_jax.inference.pretrained import Pretrained
         from transformer_jax.recipes.driver import settings_of
         from transformer_jax.recipes.tasks.labeled import log_texts
-        from transformer_jax.recipes.tasks.scores import measure, table, write_scores
+        from transformer_jax.recipes.tasks.scores import predict, print_predictions
 
         run = with_read_flags(settings_of(facts), request)
         kind, labels = run.task.kind, run.task.labels
@@ -224,12 +226,11 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
         for part in parts.values():
             log_texts(part, opened.tokenizer)
         check_task(facts, kind)
-        predict = task_runner(opened)
-        scores = {name: measure(predict, kind, labels, part) for name, part in parts.items()}
-        if cut := predict.counts["cut"]:
+        runner = task_runner(opened)
+        predicted = {name: predict(runner, kind, labels, part) for name, part in parts.items()}
+        if cut := runner.counts["cut"]:
             log(truncated(cut))
-        print(table(scores), flush=True)
-        write_scores(request.output, scores)
+        print_predictions(predicted, request.output, request.worst)
         return 0
 
     def stored(self, fields: Mapping[str, Any]) -> StoredKind:

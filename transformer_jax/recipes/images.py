@@ -77,6 +77,8 @@ class EvaluateImages(PictureColumnFlags):
     data: Annotated[str | None, Flag("data.images", also=("data.test",))] = None
     """Folder, table or array of labeled pictures; None is the test (or else validation) pictures of
     the run."""
+    worst: Count | None = None
+    """Also print so many pictures with the highest loss, the worst first."""
 
 
 class Images(Recipe[ImageRun, ImageSplits]):
@@ -160,8 +162,8 @@ class Images(Recipe[ImageRun, ImageSplits]):
         from transformer_jax.inference.images import ImagePredictor
         from transformer_jax.inference.pretrained import Pretrained
         from transformer_jax.recipes.driver import settings_of
-        from transformer_jax.recipes.tasks.image_task import image_scores, open_stores
-        from transformer_jax.recipes.tasks.scores import table, write_scores
+        from transformer_jax.recipes.tasks.image_task import image_predictions, open_stores
+        from transformer_jax.recipes.tasks.scores import print_predictions
 
         opened = Pretrained.load(facts)
         predictor = ImagePredictor(opened)
@@ -173,12 +175,13 @@ class Images(Recipe[ImageRun, ImageSplits]):
             run = with_read_flags(settings_of(facts), request)
             splits, parts = scored_pictures(run, self.data, request.run)
         stores = open_stores(splits, predictor.form)
-        scores = {
-            name: image_scores(predictor.scores, stores[id(part.pictures)], part, predictor.labels)
+        predicted = {
+            name: image_predictions(
+                predictor.scores, stores[id(part.pictures)], part, predictor.labels
+            )
             for name, part in parts.items()
         }
-        print(table(scores), flush=True)
-        write_scores(request.output, scores)
+        print_predictions(predicted, request.output, request.worst)
         return 0
 
     def predictor(self, facts: "Facts") -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from flax import nnx
 from jaxtyping import Int
@@ -22,13 +23,13 @@ from transformer_jax.data.images.picture_store import ImageStore, Pictures, buil
 from transformer_jax.data.images.picture_tables import ImageTable
 from transformer_jax.data.images.preprocessing import Preprocessing
 from transformer_jax.data.plan import ArrayPlan
-from transformer_jax.evaluation.classification import accuracy, macro_f1
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.costs.accounting import training_flops
 from transformer_jax.models.vision import ImageClassifier
 from transformer_jax.parallel.placement import MeshProgram
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.picture_data import picture_data
+from transformer_jax.recipes.tasks.predictions import ClassPredictions, reports
 from transformer_jax.recipes.tasks.scores import table
 from transformer_jax.recipes.tasks.settings import ImageTask
 from transformer_jax.runs.checkpoint_score import Metric
@@ -40,7 +41,7 @@ __all__ = [
     "ImageBatching",
     "ImageSettings",
     "image_classification",
-    "image_scores",
+    "image_predictions",
     "label_numbers",
     "open_stores",
     "picture_labels",
@@ -221,25 +222,28 @@ def _test(
     """Prints and returns the metrics of validation and test pictures."""
     del step
     graph, params = split(model)
-    program = MeshProgram(lambda params, images: nnx.merge(graph, params)(images))
+    program = MeshProgram(lambda params, images: jax.nn.softmax(nnx.merge(graph, params)(images)))
     parts = ({} if splits.valid is None else {"valid": splits.valid}) | splits.tests
     if not parts:
         return {}
-    scores = {
-        name: image_scores(lambda x: program(params, x), stores[id(part.pictures)], part, labels)
+    predicted = {
+        name: image_predictions(
+            lambda x: program(params, x), stores[id(part.pictures)], part, labels
+        )
         for name, part in parts.items()
     }
-    print(table(scores), flush=True)
+    scores = {name: one.scores for name, one in predicted.items()}
+    print(table(scores) + reports(predicted), flush=True)
     return {"scores": scores}
 
 
-def image_scores(
+def image_predictions(
     classify: Callable[[Any], Any], store: ImageStore, part: ImageTable, labels: Sequence[str]
-) -> dict[str, float]:
-    """Returns accuracy, top-5 accuracy and macro-F1 of labeled pictures, 0 to 1.
+) -> ClassPredictions:
+    """Returns the classes of labeled pictures: accuracy, top-5 accuracy and macro F1.
 
     Args:
-        classify: Function from normalized pictures to a score per label.
+        classify: Function from normalized pictures to the probability of each label.
         store: The preprocessed pictures.
         part: Pictures and their labels.
         labels: Names of classes, in order.
@@ -251,16 +255,12 @@ def image_scores(
     wanted = label_numbers(part, labels)
     if not len(wanted):
         raise ConfigError(f"{part.name}: no pictures to score")
-    best = []
+    found = []
     for start in range(0, len(part), _SCORED):
         places = np.arange(start, start + _SCORED)
         inside = places < len(part)
         rows = np.where(inside, part.rows[np.minimum(places, len(part) - 1)], -1)
-        scores = np.asarray(classify(store.batch(rows)))[inside]
-        best.append(np.argsort(-scores, axis=-1, kind="stable")[:, :5])
-    ranked = np.concatenate(best)
-    return {
-        "accuracy": accuracy(ranked[:, 0], wanted),
-        "top5_accuracy": float((ranked == wanted[:, None]).any(-1).mean()),
-        "macro_f1": macro_f1(ranked[:, 0], wanted),
-    }
+        found.append(np.asarray(classify(store.batch(rows)))[inside])
+    examples = [(part.keys[row],) for row in part.rows.tolist()]
+    measures = ("accuracy", "top5_accuracy", "macro_f1")
+    return ClassPredictions(examples, (), np.concatenate(found), wanted, labels, measures)

@@ -44,7 +44,8 @@ from transformer_jax.models.heads import (
 )
 from transformer_jax.recipes.tasks.batching import has_dropout
 from transformer_jax.recipes.tasks.fit import Side, describe_unknown, log_scored
-from transformer_jax.recipes.tasks.scores import measure, measures_of, table
+from transformer_jax.recipes.tasks.predictions import Predictions, measures_of, reports
+from transformer_jax.recipes.tasks.scores import predict, table
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
 from transformer_jax.training.state import split
@@ -192,12 +193,12 @@ class _LabeledScores:
         self.tokenizer, self.how = tokenizer, how
         self.predictor: TaskRunner | None = None
 
-    def __call__(self, model: Any, part: Labeled) -> dict[str, float]:
+    def __call__(self, model: Any, part: Labeled) -> Predictions:
         graph, params = split(model)
         if self.predictor is None:
             self.predictor = TaskRunner((graph, params), self.tokenizer, **self.how)
         self.predictor.params = params
-        return measure(self.predictor, self.kind, self.labels, part)
+        return predict(self.predictor, self.kind, self.labels, part)
 
     @property
     def cut(self) -> int:
@@ -206,20 +207,21 @@ class _LabeledScores:
 
 
 def _evaluate(measured: _LabeledScores, part: Labeled, model: Any) -> dict[str, float]:
-    return {f"valid_{name}": value for name, value in measured(model, part).items()}
+    return {f"valid_{name}": value for name, value in measured(model, part).scores.items()}
 
 
 def _test(measured: _LabeledScores, data: LabeledSplits, model: Any, step: int) -> dict[str, Any]:
-    """Prints and returns the metrics on validation and test examples."""
+    """Prints and returns the metrics on validation and test examples, and prints a report."""
     del step
     parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests
     for part in data.tests.values():
         log_texts(part, measured.tokenizer)
     before = measured.cut
-    scores = {name: measured(model, part) for name, part in parts.items()}
+    predicted = {name: measured(model, part) for name, part in parts.items()}
+    scores = {name: one.scores for name, one in predicted.items()}
     if cut := measured.cut - before:
         log(truncated(cut))
-    print(table(scores), flush=True)
+    print(table(scores) + reports(predicted), flush=True)
     return {"scores": scores}
 
 

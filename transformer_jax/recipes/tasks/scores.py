@@ -1,7 +1,7 @@
 """Metrics of labeled examples for each task."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +18,25 @@ from transformer_jax.data.labeled import (
     numbered_labels,
     place_of,
 )
-from transformer_jax.evaluation.answers import squad_scores
-from transformer_jax.evaluation.classification import (
-    accuracy,
-    entity_f1,
-    f1,
-    macro_f1,
-    marks_entities,
-    matthews_corrcoef,
-)
-from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.inference.encoding.task_runner import TaskRunner
+from transformer_jax.recipes.tasks.predictions import (
+    AnswerPredictions,
+    ClassPredictions,
+    NumberPredictions,
+    Predictions,
+    TagPredictions,
+    reports,
+    text_columns,
+    texts_of,
+    worst,
+    write_predictions,
+)
 
-__all__ = ["MEASURES", "measure", "measures_of", "table", "write_scores"]
-
-# The first is the main metric of a task.
-MEASURES: Mapping[str, tuple[str, ...]] = {
-    "classify": ("accuracy", "f1", "macro_f1", "matthews"),
-    "pair": ("accuracy", "f1", "macro_f1", "matthews"),
-    "regress": ("pearson", "spearman"),
-    "tag": ("accuracy", "macro_f1"),
-    "qa": ("exact_match", "f1"),
-}
-
-
-def measures_of(kind: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the measures of a task; tags of entities have one more.
-
-    Example:
-        >>> measures_of("tag", ("B-PER", "I-PER", "O"))
-        ('accuracy', 'macro_f1', 'entity_f1')
-    """
-    return MEASURES[kind] + ("entity_f1",) * (kind == "tag" and marks_entities(labels))
+__all__ = ["predict", "print_predictions", "table", "write_scores"]
 
 
-def measure(
-    predictor: TaskRunner, kind: str, labels: Sequence[str], part: Labeled
-) -> dict[str, float]:
-    """Returns the metrics of a task on labeled examples, from 0 to 1.
-
-    F1 is for the second of two classes (GLUE's "1"), or else the mean over classes.
+def predict(predictor: TaskRunner, kind: str, labels: Sequence[str], part: Labeled) -> Predictions:
+    """Returns what a model predicts for labeled examples.
 
     Args:
         predictor: Predictor of the trained model.
@@ -70,27 +49,17 @@ def measure(
     """
     if isinstance(part, Questions):
         found = predictor.answers(part.questions, part.contexts)
-        given = {name: best[0].text for name, best in zip(part.ids, found, strict=True)}
-        texts = [[answer.text for answer in answers] for answers in part.answers]
-        score = squad_scores(given, dict(zip(part.ids, texts, strict=True)))
-        return {"exact_match": score.exact_match, "f1": score.f1}
+        return AnswerPredictions(part, [best[0] for best in found])
     if isinstance(part, Tagged):
         references = _numbers(part, labels)
-        told = [[tag for tag, _ in sentence] for sentence in predictor.tags(part.words)]
-        tags = np.array([tag for sentence in told for tag in sentence])
-        scores = _classes(tags, references, kind, labels)
-        if "entity_f1" in measures_of(kind, labels):
-            named = [[labels[tag] for tag in tags] for tags in told]
-            scores["entity_f1"] = entity_f1(named, part.tags)
-        return scores
+        return TagPredictions(part, predictor.tags(part.words), references, labels)
     assert isinstance(part, Sentences)
     if kind == "regress":
-        numbers = np.asarray(predictor.numbers(part.texts, part.text_pairs), np.float64)
-        wanted = np.array([float(label) for label in part.labels])
-        return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
+        return NumberPredictions(part, np.asarray(predictor.numbers(part.texts, part.text_pairs)))
     references = _numbers(part, labels)
-    best = predictor.classes(part.texts, part.text_pairs).argmax(-1)
-    return _classes(best, references, kind, labels)
+    examples = [texts_of(part, index) for index in range(len(part))]
+    shares = np.asarray(predictor.classes(part.texts, part.text_pairs))
+    return ClassPredictions(examples, text_columns(part), shares, references, labels)
 
 
 def _numbers(part: Labeled, labels: Sequence[str]) -> np.ndarray:
@@ -105,18 +74,6 @@ def _numbers(part: Labeled, labels: Sequence[str]) -> np.ndarray:
     return np.array([numbers[label] for _, label in given])
 
 
-def _classes(
-    predictions: np.ndarray, references: np.ndarray, kind: str, labels: Sequence[str]
-) -> dict[str, float]:
-    ways: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-        "accuracy": accuracy,
-        "f1": f1 if len(labels) == 2 else macro_f1,
-        "macro_f1": macro_f1,
-        "matthews": matthews_corrcoef,
-    }
-    return {name: ways[name](predictions, references) for name in MEASURES[kind]}
-
-
 def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """Formats a table with a row per part and a column per metric.
 
@@ -129,6 +86,30 @@ def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [["data", *names]]
     rows += [[part, *(f"{said[name]:.4f}" for name in names)] for part, said in scores.items()]
     return aligned(rows)
+
+
+def print_predictions(
+    parts: Mapping[str, Predictions], output: Path | None, count: int | None
+) -> None:
+    """Prints scores, reports and the worst examples of the parts of the data.
+
+    Args:
+        parts: Predictions of each part.
+        output: A file for the scores as JSON or, if its name ends in ``.csv``, for a row for each
+            prediction; None writes nothing.
+        count: Number of the worst examples; None prints none.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    scores = {name: predictions.scores for name, predictions in parts.items()}
+    print(table(scores) + reports(parts), flush=True)
+    for name, predictions in parts.items() if count else ():
+        print(f"\n{name}, worst first:\n\n{worst(predictions, count or 0)}", flush=True)
+    if output is not None and output.suffix.lower() == ".csv":
+        write_predictions(output, parts)
+    else:
+        write_scores(output, scores)
 
 
 def write_scores(path: Path | None, scores: Mapping[str, Any]) -> None:
