@@ -1,6 +1,7 @@
 """The sentences that the chapters of the course use, and the table of results that they fill.
 
     python course/chapters.py        # runs the chapters in order, and stores their rows
+    python course/chapters.py 3 4    # runs only these
 
 `docs/course/results.json` holds the rows. A row is a dict: "chapter", "model", then what the
 chapter measures, such as "parameters", "bits per word" and "exact", the fraction of the test
@@ -10,6 +11,7 @@ sentences that are translated without a mistake.
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 from transformer_jax.data.corpora.phrasebook import generate
@@ -61,19 +63,21 @@ def agree(rows):
     )
 
 
-def main():
-    """Runs the cells of each chapter but the hidden ones, and stores its rows."""
-    rows = []
+def main(only):
+    """Runs the cells of all chapters, or of some, but the hidden ones, and stores their rows."""
     for page in sorted(FOLDER.glob("[0-9]-*.md")):
+        if only and page.name[0] not in only:
+            continue
         print(page.name, flush=True)
         names = {"__name__": "__main__"}
         for code in re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", page.read_text("utf-8")):
             if "remove-cell" not in code:
                 exec(re.sub(r"(?m)^:.*\n", "", code), names)
-        rows += names["rows"]
+        rows = [row for row in stored() if str(row["chapter"]) != page.name[0]] + names["rows"]
+        rows.sort(key=lambda row: row["chapter"])
         lines = ",\n".join(json.dumps(row, ensure_ascii=False, default=float) for row in rows)
         FILE.write_text(f"[\n{lines}\n]\n", "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
