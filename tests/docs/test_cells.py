@@ -17,16 +17,13 @@ MODULES = NAMED["module"] | {"", "lectures"}  # of numbers_of, in hidden cells
 NAMES = NAMED["class"] | NAMED["exception"] | NAMED["function"] | NAMED["data"]
 # Imports of the package that the pages of the API do not document, page by page: may only fall.
 UNDOCUMENTED = {
-    "concepts/recipes.md": 2,
-    "concepts/sharding.md": 1,
     "lectures/assistant.md": 2,
     "lectures/bishop.md": 14,
     "lectures/cs287r.md": 17,
-    "lectures/cs4391.md": 2,
-    "lectures/inf721.md": 5,
+    "lectures/cs4391.md": 1,
 }
 # Sections of lectures without a question before their first cell: may only fall.
-UNASKED = {"inf721": 19, "cs4391": 16, "bishop": 42, "cs287r": 25, "assistant": 16}
+UNASKED = {"bishop": 42, "cs287r": 25, "assistant": 16}
 
 
 def undocumented(code):
