@@ -7,8 +7,11 @@ import random
 
 import pytest
 
+from tests.doors.readers import write_picture
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.images.columns import Columns
+from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled_files import LabeledOptions, read_sentences
 from transformer_jax.data.sources import Files, ReadOptions, read_pairs
 from transformer_jax.data.speech.recordings import read_manifest
@@ -130,3 +133,50 @@ def test_manifests_of_others_are_read(write, tmp_path):
     assert read_manifest(write("train.json", json.dumps(nemo) + "\n")).texts == ["one"]
     with pytest.raises(ConfigError, match=r"ends in \.tsv, \.csv, \.jsonl or \.json"):
         read_manifest(write("train.txt", nemo["text"]))
+
+
+CAPTIONS = [("a.png", "A red square, small."), ("a.png", "A square."), ("b.png", "Another | one.")]
+PUBLIC = {
+    "Flickr8k, first form": ("Flickr8k.token.txt", "Flicker8k_Dataset", "".join(
+        f"{name}#{i}\t{text}\n" for i, (name, text) in enumerate(CAPTIONS))),
+    "Flickr8k, captions.txt": ("captions.txt", "Images", "image,caption\n" + "".join(
+        f'{name},"{text}"\n' for name, text in CAPTIONS)),
+    "Flickr30k": ("results.csv", "flickr30k_images", "image_name| number| comment\n" + "".join(
+        f"{name}| {i}| {text}\n" for i, (name, text) in enumerate(CAPTIONS))),
+    "COCO": ("annotations/captions_val2017.json", "val2017", json.dumps({
+        "info": {}, "images": [{"id": 7, "file_name": "a.png"}, {"id": 9, "file_name": "b.png"}],
+        "annotations": [{"id": i, "image_id": {"a": 7, "b": 9}[name[0]], "caption": text}
+                        for i, (name, text) in enumerate(CAPTIONS)]})),
+    "next to the table": ("captions.txt", "", "image,caption\n" + "".join(
+        f'{name},"{text}"\n' for name, text in CAPTIONS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_captions_of_public_data_sets_are_read_where_they_lie(name, tmp_path):
+    file, folder, text = PUBLIC[name]
+    for picture in ("a.png", "b.png"):
+        write_picture(tmp_path / folder / picture)
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    table = read_images(str(path), Columns(text_kind="caption"))
+    assert [
+        (table.keys[row], text) for row, text in zip(table.rows, table.texts, strict=True)
+    ] == CAPTIONS
+    assert table.pictures.where(0)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("a.txt", "a.png#0\tone\nb.png\ttwo\n", r"a.txt:2: NAME#NUMBER, a tab and a caption"),
+        ("a.json", '{"images": []}', "a.json: not COCO's captions"),
+        ("a.json", '{"images": [', "a.json: not JSON"),
+        ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}',
+         "a.json: annotation 1: no picture 1"),
+    ],
+)  # fmt: skip
+def test_captions_that_are_none_are_refused(file, text, message, write):
+    with pytest.raises(DataError, match=message):
+        read_images(write(file, text), Columns(text_kind="caption"))

@@ -342,6 +342,16 @@ def _write_arrays(folder: Path, texts: Sequence[str], form: Form) -> Path:
     return folder / "data.npy"
 
 
+def _write_coco(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    whole = {
+        "images": [{"id": i, "file_name": f"{i}.png"} for i in range(len(texts))],
+        "annotations": [{"image_id": i, "caption": text} for i, text in enumerate(texts)],
+    }
+    return form.write(
+        folder / "data.json", json.dumps(whole, ensure_ascii=False, indent=1).split("\n")
+    )
+
+
 SPEECH_TSV = _with_recordings(
     lines_format("data.tsv", lambda i, text: f"{i}.wav\t{text}", _read_manifest)
 )
@@ -358,6 +368,10 @@ PICTURE_TSV = _with_pictures(
 PICTURE_CSV = _with_pictures(
     csv_format(lambda i, text: (f"{i}.png", text), _read_pictures, ("image", "caption"))
 )
+FLICKR = _with_pictures(
+    lines_format("data.txt", lambda i, text: f"{i}.png#0\t{text}", _read_pictures)
+)
+COCO = _with_pictures(Format(_write_coco, _read_pictures))
 PICTURE_JSONL = _with_pictures(
     json_lines(lambda i, text: {"image": f"{i}.png", "label": text}, _read_pictures)
 )

@@ -246,6 +246,10 @@ ROWS: dict[str, Rows] = {
         lines('a.png,"one, two",note'),
         "column not read: remark", "image,label\n", "image,label,remark\n",
     ),
+    "captions of Flickr8k": Rows(
+        "a.txt", _pictures, lines("a.png#0\tone"), lines("a.png\ttwo"),
+        lines("a.png#0\tone\tnote"), "NAME#NUMBER, a tab and a caption are needed",
+    ),
     "pictures in a JSONL table": Rows(
         "a.jsonl", _pictures, lines({"image": "a.png", "label": "one"}),
         lines({"image": "a.png", "label": ""}),
@@ -268,6 +272,7 @@ NO_ROWS = {
     "documents in lines": "every line is a document: none is bad, and none has more",
     "documents between blank lines": "every block is a document: none is bad, and none has more",
     "documents in files of a folder": "every file is a document: none is bad, and none has more",
+    "captions of COCO": "one object: keys of images and annotations that are not read are many",
     "data sets of TensorFlow": "features are named, and rows checked by the library",
     "text for word vectors": "every line is text: none is bad, and none has more",
     "word vectors": "written by programs: a bad line means a damaged file, which is refused",

@@ -164,6 +164,8 @@ DOORS: tuple[Door, ...] = (
     _reader("pictures in class folders", *_PICTURES, by=readers.PICTURE_FOLDERS),
     _reader("pictures in a TSV table", *_PICTURES, by=readers.PICTURE_TSV),
     _reader("pictures in a CSV table", *_PICTURES, by=readers.PICTURE_CSV),
+    _reader("captions of Flickr8k", *_PICTURES, "file captions.txt", by=readers.FLICKR),
+    _reader("captions of COCO", *_PICTURES, by=readers.COCO),
     _reader("pictures in a JSONL table", *_PICTURES, by=readers.PICTURE_JSONL),
     _reader("pictures in arrays", *_PICTURES, by=readers.PICTURE_ARRAYS),
     _reader("data sets of TensorFlow", "*.tfds", "*.tfds_dir", "file dataset_info.json"),

@@ -193,6 +193,8 @@ CASES: dict[str, Case] = {
     "pictures in class folders": of_pictures(),
     "pictures in a TSV table": of_pictures(),
     "pictures in a CSV table": of_pictures(),
+    "captions of Flickr8k": of_pictures(),
+    "captions of COCO": of_pictures(),
     "pictures in a JSONL table": of_pictures(decode_first=False),  # read when they are needed
     "pictures in arrays": of_pictures(),
     "text for word vectors": of_words,

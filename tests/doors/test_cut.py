@@ -79,6 +79,8 @@ READERS = {
     "pictures in class folders": "pictures: 1 other file not read (.png 1), such as 0.png",
     "pictures in a CSV table": "data.csv:3: no text for 1.png",
     "pictures in a TSV table": "data.tsv:3: no text for 1.png",
+    "captions of Flickr8k": "data.txt:2: no text for 1.png",
+    "captions of COCO": "data.json: annotation 2: no text for 1.png",
     "pictures in a JSONL table": "data.jsonl:2: no text for 1.png",
     "pictures in arrays": "data.txt: the text of picture 1 is empty",
     "word vectors": "1 of 3 words left out as broken",

@@ -178,6 +178,8 @@ READERS: dict[str, Callable[[Path], None]] = {
     "recordings as JSONL": _recordings,
     "pictures in a TSV table": _with_pictures(_captions),
     "pictures in a CSV table": _with_pictures(_captions),
+    "captions of Flickr8k": _with_pictures(_captions),
+    "captions of COCO": _with_pictures(_captions),
     "pictures in a JSONL table": _with_pictures(_captions),
     "pictures in arrays": _with_pictures(_captions),
 }

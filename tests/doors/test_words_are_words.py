@@ -193,6 +193,8 @@ _WHOLE = (
     "pictures in class folders",
     "pictures in a TSV table",
     "pictures in a CSV table",
+    "captions of Flickr8k",
+    "captions of COCO",
     "pictures in a JSONL table",
     "pictures in arrays",
     "data sets of TensorFlow",

@@ -9,8 +9,8 @@ from transformer_jax.data.images.folders import is_picture
 __all__ = ["PICTURES", "TEXTS", "Columns", "TextKind"]
 
 # Usual names of columns, fields and arrays of pictures and texts, if none are given.
-PICTURES = ("file_name", "image", "images", "file", "path", "x")
-_LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text", "texts")
+PICTURES = ("file_name", "image", "images", "image_name", "file", "path", "x")
+_LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "comment", "text", "texts")
 TextKind = Literal["label", "caption"]
 TEXTS: dict[TextKind, tuple[str, ...]] = {
     "label": (*_LABELS, *_CAPTIONS, "y"),

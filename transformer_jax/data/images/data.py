@@ -38,9 +38,9 @@ class ImageReadOptions(ReadSettings):
     """Options for reading pictures and their texts."""
 
     # Column, field or array of pictures, or TFDS feature. None looks for a usual name: file_name,
-    # image, images, file, path, x.
+    # image, images, image_name, file, path, x.
     image: str | None = None
-    # The same for labels or captions: label, labels, caption, captions, text, texts, y.
+    # The same for labels or captions: label, labels, caption, captions, comment, text, ...
     text: str | None = None
     # Whether the usual names of labels or of captions are tried first.
     text_kind: TextKind = "label"
@@ -63,7 +63,7 @@ class ImageData(Configuration, group="data"):
     """The source of pictures and their texts; set images or tfds."""
 
     # A folder with one folder per class, or such folders named train, valid and test; a table
-    # (.csv, .tsv, .jsonl) of files and texts; .npz, or .npy with a .txt next to it.
+    # (.csv, .tsv, .jsonl, .txt, .json) of files and texts; .npz, or .npy with a .txt next to it.
     images: str | None = None
     valid: str | None = None  # the same for validation; without it, a part of training is held out
     test: str | None = None  # the same for tests

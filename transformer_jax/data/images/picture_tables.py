@@ -1,7 +1,9 @@
 """Pictures with texts: folders of classes, tables of files, arrays."""
 
 import dataclasses
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.storage.urls import is_url
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
 from transformer_jax.data.files import listed_path
@@ -24,12 +27,18 @@ from transformer_jax.data.images.picture_sources import (
 from transformer_jax.data.images.pixel_decoding import SUFFIXES
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.tables import cell_rows, json_rows
-from transformer_jax.data.text import local_data, read_lines
+from transformer_jax.data.text import local_data, numbered_lines, read_lines
 
 __all__ = ["TABLES", "ImageTable", "is_split_folder", "read_images"]
 
-TABLES = (".csv", ".tsv", ".jsonl")
-_KEPT_IN_FOLDERS = tuple(f"{name}{end}" for name in ("metadata", "captions") for end in TABLES)
+TABLES = (".csv", ".tsv", ".jsonl", ".txt", ".json")
+_ROWS = TABLES[:3]
+_KEPT_IN_FOLDERS = (
+    *(f"{name}{end}" for name in ("metadata", "captions") for end in _ROWS),
+    "captions.txt",
+)
+# Where data sets keep the pictures of a table, if not next to it; {} is COCO's name of the split.
+_FOLDERS = ("Images", "images", "Flicker8k_Dataset", "flickr30k_images", "../{}", "../images/{}")
 
 
 _USUAL = Columns()
@@ -98,6 +107,8 @@ def read_images(
                   ``metadata.csv`` or ``captions.csv`` (``.tsv``, ``.jsonl``) next to its pictures;
                 - a table: ``.csv`` or ``.tsv`` with a header, or ``.jsonl``; paths of pictures are
                   relative to its folder, and a picture may occur in several lines;
+                - the captions of Flickr8k (``.txt``), Flickr30k (``.csv`` with ``|``), or COCO
+                  (``.json``), with pictures next to them or where the data set has them;
                 - ``.npz`` with one array of pictures and one of texts or numbers;
                 - ``.npy`` with pictures, and a ``.txt`` of the same name next to it, one text per
                   line.
@@ -191,14 +202,15 @@ def _table(
     path: str, suffix: str, columns: Columns, flag: str, prepare: Preparation, bad: BadRows
 ) -> ImageTable:
     """Reads pictures listed in a table."""
-    lines = _objects if suffix == ".jsonl" else _rows
-    folder, numbers = os.path.dirname(path), dict[str, int]()
+    lines = {".jsonl": _objects, ".txt": _flickr, ".json": _coco}.get(suffix, _rows)
+    folder: str | None = None
+    numbers = dict[str, int]()
     rows, texts, places, paths = [], [], list[str](), list[str]()
-    for number, file, said in lines(path, suffix, columns, flag, bad):
+    for place, file, said in lines(path, suffix, columns, flag, bad):
         with bad:
-            place = f"{path}:{number}"
             if not (file := file.strip()):
                 raise DataError(f"{place}: no picture: the line needs the name of a file")
+            folder = _home(path, file) if folder is None else folder
             listed = listed_path(file, folder, place)
             prepared = [prepare.line(one) for one in said]
             if not all(prepared):
@@ -216,11 +228,70 @@ def _table(
     )
 
 
+def _home(path: str, first: str) -> str:
+    """Returns the folder of the pictures of a table: its own, or one where the first picture is."""
+    own = os.path.dirname(path)
+    if is_url(path) or os.path.exists(os.path.join(own, first)):
+        return own
+    split = Path(path).stem.removeprefix("captions_")
+    for name in _FOLDERS:
+        folder = os.path.normpath(os.path.join(own, name.format(split)))
+        if os.path.exists(os.path.join(folder, first)):
+            log(f"{path}: its pictures are in {folder}")
+            return folder
+    return own
+
+
+def _flickr(
+    path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields the rows of ``Flickr8k.token.txt`` (``NAME#0<tab>caption``), or of a CSV table."""
+    first = next((line for line in read_lines(path, flag) if line.strip()), "")
+    if "\t" not in first:
+        yield from _rows(path, ".csv", columns, flag, bad)
+        return
+    for number, cells in cell_rows(path, "tsv", flag, bad):
+        with bad:
+            if cells and (len(cells) != 2 or not re.search(r"#\d+$", cells[0])):
+                raise DataError(
+                    f"{path}:{number}: NAME#NUMBER, a tab and a caption are needed, as in "
+                    f"Flickr8k: name a table with a first line of columns .tsv"
+                )
+            if cells:
+                yield f"{path}:{number}", cells[0].rpartition("#")[0], [cells[1]]
+
+
+def _coco(
+    path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields the place of each annotation of COCO's captions, its picture and its caption."""
+    try:
+        whole = json.loads("\n".join(read_lines(path, flag)))
+        names = {one["id"]: one["file_name"] for one in whole["images"]}
+        said = [(one["image_id"], one["caption"]) for one in whole["annotations"]]
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    except (KeyError, TypeError):
+        raise DataError(
+            f"{path}: not COCO's captions: an object with images (id, file_name) and annotations "
+            f"(image_id, caption) is needed; one object per line has a name that ends in .jsonl"
+        ) from None
+    silent = len(names.keys() - {image for image, _ in said})
+    if silent:
+        log(f"{path}: {plural(silent, 'picture')} without a caption left out")
+    for number, (image, caption) in enumerate(said, 1):
+        with bad:
+            place = f"{path}: annotation {number}"
+            if not isinstance(names.get(image), str) or not isinstance(caption, str):
+                raise DataError(f"{place}: no picture {image!r}, or no caption")
+            yield place, names[image], [caption]
+
+
 def _rows(
     path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
-) -> Iterator[tuple[int, str, list[str]]]:
-    """Yields line, picture and text of each row of a table with a header."""
-    every = cell_rows(path, "csv" if suffix == ".csv" else "tsv", flag, bad)
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields place, picture and text of each row of a table with a header."""
+    every = _cells(path, suffix, flag, bad)
     rows = (row for row in every if any(map(str.strip, row[1])))
     number, names = next(rows, (1, []))
     names = [name.strip() for name in names]
@@ -241,15 +312,30 @@ def _rows(
                     f"needed, as in the first line"
                 )
             columns.refuse_second(dict(zip(names, cells, strict=True)), used, f"{path}:{number}")
-            yield number, cells[places[0]], [cells[places[1]]]
+            yield f"{path}:{number}", cells[places[0]], [cells[places[1]]]
+
+
+def _cells(path: str, suffix: str, flag: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows of a table; bars separate the cells of Flickr30k."""
+    if suffix == ".tsv":
+        yield from cell_rows(path, "tsv", flag, bad)
+        return
+    first = next((line for line in read_lines(path, flag) if line.strip()), "")
+    if "|" not in first or "," in first:
+        yield from cell_rows(path, "csv", flag, bad)
+        return
+    count = first.count("|")
+    for number, line in numbered_lines(path, flag, bad):
+        # A caption may have bars of its own: it is the last column.
+        yield number, [cell.strip() for cell in line.split("|", count)] if line.strip() else []
 
 
 def _objects(
     path: str, suffix: str, columns: Columns, flag: str, bad: BadRows
-) -> Iterator[tuple[int, str, list[str]]]:
-    """Yields line, picture and texts of each JSON object; a field may hold a list of texts."""
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields place, picture and texts of each JSON object; a field may hold a list of texts."""
     unread = Unread(path, "key")
-    for number, row in json_rows(path, flag, bad):
+    for _, row in json_rows(path, flag, bad):
         with bad:
             picture = columns.choose_image(row.fields, row.place, "field")
             text = columns.choose_text(row.fields, row.place, "field")
@@ -263,7 +349,7 @@ def _objects(
                 )
             unread.note(row.fields, (picture, text))
             columns.refuse_second(row.fields, (picture, text), row.place)
-            yield number, files[0], row.texts(text, hint)
+            yield row.place, files[0], row.texts(text, hint)
     unread.report()
 
 
