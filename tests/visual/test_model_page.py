@@ -29,6 +29,7 @@ from tests.visual.browser import needs_browser, opened
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.decoding.generation_config import TRANSLATION
+from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.inference.exploring import ExplorePage, explored
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.models.prepare import with_separate_blocks
@@ -319,19 +320,37 @@ def drawn_case(seed):
     }[kind]
     graph, params = drawn(make)
     half = jax.tree.map(lambda x: x.astype(np.float16).astype(np.float32), params)
-    model = with_separate_blocks(nnx.merge(graph, half))
-    return kind, config, model
+    return kind, config, with_separate_blocks(nnx.merge(graph, half))
 
 
-def packed(kind, config, model, **more):
-    """The model as the page has it; every parameter is a float16 already."""
-    leaves = jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(nnx.state(model)))
-    name = lambda path: "/".join(str(part.key) for part in path)
-    arrays, blob = pack_parameters({name(path): np.asarray(leaf) for path, leaf in leaves})
-    weights = base64.b64encode(blob).decode()
+def packed(kind, config, model, weights="float16", **more):
+    """The model as the page has it; the model gets the page's parameters."""
+    params = nnx.to_pure_dict(nnx.state(model))
+    rounded, page = as_on_the_page(params, weights)
+    nnx.update(model, rounded)
     ids = {"begin": [1], "ends": [2], "never": [0, 1]}
-    made = {"kind": kind, "config": page_config(config, kind), "arrays": arrays, "ids": ids}
-    return made | {"weights": weights} | more
+    return page | {"kind": kind, "config": page_config(config, kind), "ids": ids} | more
+
+
+def as_on_the_page(params, weights):
+    """The parameters that a page computes with, and how it has them."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+    names = ["/".join(str(part.key) for part in path) for path, _ in leaves]
+    given = {name: np.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    arrays, blob = pack_parameters(given, weights)
+    page = {"arrays": arrays, "weights": base64.b64encode(blob).decode()}
+    given |= {name: read(blob, *where) for name, where in arrays.items()}
+    return tree.unflatten(map(jnp.asarray, given.values())), page
+
+
+def read(blob, at, shape, kind):
+    size, rows = int(np.prod(shape)), shape[0]
+    if kind != "i8":
+        found = np.frombuffer(blob, {"f16": "<f2", "f32": "<f4"}[kind], size, at)
+    else:
+        scales = np.frombuffer(blob, "<f4", rows, at)
+        found = np.frombuffer(blob, np.int8, size, at + 4 * rows).reshape(shape) * scales[:, None]
+    return found.reshape(shape).astype(np.float32)
 
 
 def run_of(kind, one):
@@ -363,7 +382,8 @@ def test_every_activation_is_that_of_jax(seed):
         one["types"] = [0, 0, 0, 1, 1, 1, 1] if config.embedding.type_vocab_size else None
     hidden = {"hidden": [2, 4]} if kind != "decoder" else {}
     cases = [one, one | {"heads": [off]}, one | hidden]
-    found = in_node(packed(kind, config, model), cases)
+    weights = ("float16", "int8")[seed % 2]
+    found = in_node(packed(kind, config, model, weights), cases)
     for case, out in zip(cases, found, strict=True):
         replace = dict.fromkeys(case.get("heads", ()), 0.0)
         expected = tj.capture(model, run_of(kind, case), "*", replace)
@@ -403,18 +423,14 @@ def test_a_newer_question_ends_the_one_before(tmp_path):
 # --- opened models --------------------------------------------------------------------------------
 
 
-def rounded(folder):
+def rounded(folder, weights="float16"):
     """An opened model with the parameters of its page, and the page's parts."""
     opened = tj.load(folder)._opened
-    half = lambda x: x.astype(np.float16).astype(np.float32) if x.ndim == 2 else x
-    opened = dataclasses.replace(
-        opened, model=(opened.model[0], jax.tree.map(half, opened.model[1]))
-    )
+    params, arrays = as_on_the_page(opened.model[1], weights)
+    opened = dataclasses.replace(opened, model=(opened.model[0], params))
     model = explored(opened)
-    arrays, blob = pack_parameters(model.params)
     page = {name: getattr(model, name) for name in ("kind", "tokenizer", "ids", "text", "search")}
-    page |= {"config": page_config(model.config, model.kind), "arrays": arrays}
-    return opened, page | {"weights": base64.b64encode(blob).decode()}
+    return opened, page | {"config": page_config(model.config, model.kind)} | arrays
 
 
 LINES = ["un café à la carte", "déjà vu", "abc </s> xyz", " la  la "]
@@ -446,6 +462,19 @@ def test_searches_are_those_of_translate(tmp_path, alpha):
         ]
         scores = [h.score for h in several.hypotheses]
         np.testing.assert_allclose([score for _, score in out["beams"]], scores, atol=1e-4)
+
+
+@needs_node
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("weights", ["float16", "int8"])
+@pytest.mark.parametrize("layout", ["gpt2", "llama"])
+def test_greedy_texts_are_those_of_generate(tmp_path, layout, weights):
+    opened, page = rounded(uses.Use(layout, str).write(tmp_path / "model"), weights)
+    requests = [GenerationRequest(line, max_new_tokens=6, temperature=0) for line in LINES]
+    expected = [list(one.tokens) for [one] in opened.language().generate(requests)]
+    cases = [{"text": line, "limit": 6, "beams": 1, "see": False} for line in LINES]
+    assert [out["greedy"] for out in in_node(page, cases)] == expected
 
 
 @needs_node
