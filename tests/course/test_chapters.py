@@ -52,6 +52,12 @@ def test_a_chapter_shows_the_files_functions_and_asks_before_it_runs(name):
     assert lecture_pages.read(name).count("<summary>Before you run it: ") >= 3
 
 
+def test_the_chapters_show_the_whole_file():
+    shown = {one for name in CHAPTERS for cell in lecture_pages.cells(name)
+             for one in definitions(cell.code)}  # fmt: skip
+    assert {*definitions((ROOT / "course/transformer.py").read_text())} - {"main"} <= shown
+
+
 def test_stored_rows_belong_to_chapters_and_are_shown_up_to_a_chapter():
     module = shared()
     rows = module.stored()
