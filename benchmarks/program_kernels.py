@@ -61,6 +61,9 @@ class Loop(NamedTuple):
 _TURNS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 _FUSION = re.compile(r'"kind":"(__\w+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
+_ARRAYS = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
+# Copies that are started, and the place of their result among the arrays of a tuple.
+_COPIES = {"copy-start": 0, "slice-start": -2}
 _ON_CHIP = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\(1\)[^}]*\}")
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
@@ -132,7 +135,11 @@ def _kernels(
             yield from _kernels(computations, called, launches)
             continue
         fused = computations.get(called, {}) if one.op == "fusion" else {}
-        moved = _read(here, one, fused) + _written(here, one, fused)
+        moved = (
+            _copied(here, one)
+            if one.op in _COPIES
+            else _read(here, one, fused) + _written(here, one, fused)
+        )
         yield Kernel(
             one.name,
             _kind(one),
@@ -154,6 +161,13 @@ def _kind(one: Instruction) -> str:
         return one.op
     special = _FUSION.search(one.attributes)
     return special[1] if special else one.attribute("kind")
+
+
+def _copied(here: Computation, one: Instruction) -> int:
+    """Returns the bytes of the result of a copy that is only started, read and written."""
+    result = _ARRAYS.findall(one.shape)[_COPIES[one.op]]
+    sides = (result, *(here[name].shape for name in one.operands[:1] if name in here))
+    return array_bytes(result) * sum(not _ON_CHIP.match(side) for side in sides)
 
 
 def _read(here: Computation, one: Instruction, fused: Computation) -> int:
@@ -193,8 +207,6 @@ def _needed(fused: Computation) -> dict[str, float]:
 def _written(here: Computation, one: Instruction, fused: Computation) -> int:
     if one.op == "dynamic-update-slice":
         return _bytes(here[one.operands[1]].shape)
-    if one.op == "copy-start":  # the copy, its operand, and a number
-        return _bytes(one.shape.removeprefix("(").partition("}, ")[0] + "}")
     if not fused:
         return _bytes(one.shape)
     root = next(inner for inner in fused.values() if inner.root)
