@@ -15,6 +15,7 @@ from tests.drawing import drawn, normals, value_and_pullback
 from tests.functional import formulas
 from tests.platforms import trace_for
 from transformer_jax.functional import layers
+from transformer_jax.functional.kernels import products
 from transformer_jax.models.config import (
     AttentionConfig,
     ComputeConfig,
@@ -101,6 +102,15 @@ def test_linear_maps(monkeypatch, attempt):
             biases = tuple(draw.one_of(bias, None) for bias in biases)
         plain = lambda x, kernels, biases: tuple(map(formulas.linear, [x] * count, kernels, biases))
         compare(monkeypatch, layers.linear_maps, plain, g, x, kernels, biases)
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_row_alone(monkeypatch, attempt):
+    draw = Draw()
+    axes, D, F = (1,) * draw.size(3), draw.size(90), draw.size(300)
+    with jax.enable_x64():
+        x, kernel, g = draw.arrays((*axes, D), (F, D), (*axes, F))
+        compare(monkeypatch, products.matmul_transposed, lambda x, b: x @ b.T, g, x, kernel)
 
 
 @pytest.mark.parametrize("attempt", range(4))

@@ -24,7 +24,7 @@ from transformer_jax.functional.kernels.products import (
     as_row,
     inverse_rms,
     kernel_gradient,
-    matmul,
+    matmul_transposed,
     mean_of_rows,
     rounded_matmul,
     side_by_side,
@@ -227,7 +227,7 @@ def linear_transposed(
         >>> linear_transposed(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))
         Array([[1., 3.]], dtype=float32)
     """
-    y = matmul(x, unshard_fsdp(kernel, axes, x.dtype), x.ndim - 1, 1)
+    y = matmul_transposed(x, unshard_fsdp(kernel, axes, x.dtype))
     if bias is None or y.dtype == x.dtype:
         return y.astype(x.dtype) if bias is None else y + as_row(bias, y)
     # XLA:GPU adds a bias in the kernel of the product, if the sum is made before it is rounded.

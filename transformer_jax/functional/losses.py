@@ -4,12 +4,12 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.trees import Child
 from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.kernels import cross_entropy as kernels
+from transformer_jax.functional.kernels.products import matmul_transposed
 from transformer_jax.functional.kernels.vocabulary import TABLE_AXES
 from transformer_jax.functional.layers import soft_cap
 from transformer_jax.functional.partitioning import unshard_fsdp
@@ -99,10 +99,7 @@ class OutputTable:
         """Returns scores over the vocabulary, in at least float32."""
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        contract = (((hidden.ndim - 1,), (1,)), ((), ()))
-        table = unshard_fsdp(self.table, TABLE_AXES, hidden.dtype)
-        wide = jnp.promote_types(hidden.dtype, jnp.float32)
-        out = lax.dot_general(hidden, table, contract, preferred_element_type=wide)
+        out = matmul_transposed(hidden, unshard_fsdp(self.table, TABLE_AXES, hidden.dtype))
         if self.rows is not None:
             out = with_gradient_of_rows(self.ids, out, hidden, self.rows)
         if self.bias is not None:
