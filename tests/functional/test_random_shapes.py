@@ -111,6 +111,13 @@ def test_a_row_alone(monkeypatch, attempt):
     with jax.enable_x64():
         x, kernel, g = draw.arrays((*axes, D), (F, D), (*axes, F))
         compare(monkeypatch, products.matmul_transposed, lambda x, b: x @ b.T, g, x, kernel)
+    B, N, S, H = draw.size(4), draw.size(4), draw.size(600), draw.size(70)
+    q, k, w, v = normals((B, N, 1, H), (B, N, S, H), (B, N, 1, S), (B, N, S, H))
+    for platform in PLATFORMS:
+        with monkeypatch.context() as patch:
+            trace_for(patch, platform)
+            same(products.query_key_product(q, k), q @ k.swapaxes(2, 3), 1e-4)
+            same(products.value_product(w, v), w @ v, 1e-4)
 
 
 @pytest.mark.parametrize("attempt", range(4))

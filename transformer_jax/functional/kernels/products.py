@@ -75,9 +75,6 @@ def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Fl
 def matmul_transposed(x: Float[Array, "*rows D"], b: Float[Array, "F D"]) -> Array:
     """Returns ``x bᵀ``, in at least float32.
 
-    Of a single row, as in decoding, XLA:TPU makes a sum on its vector units, for which it expects
-    three to ten times the cycles of a product of two rows: there, a row of zeros is added.
-
     Example:
         >>> matmul_transposed(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [5.0, 6.0]]))
         Array([[11., 17.]], dtype=float32)
@@ -91,9 +88,17 @@ def _product_of_rows(x: Array, b: Array) -> Array:
     return matmul(x, b, x.ndim - 1, 1)
 
 
+# Of the product of a single row, as in decoding, XLA:TPU makes sums on its vector units, for which
+# it expects three to fourteen times the cycles of a product of two rows: there, zeros are added.
+
+
 def _product_of_two_rows(x: Array, b: Array) -> Array:
-    rows = jnp.pad(x.reshape(1, -1), ((0, 1), (0, 0)))
-    return matmul(rows, b, 1, 1)[:1].reshape(*x.shape[:-1], -1)
+    product = _product_of_rows(_and_zeros(x.reshape(1, -1)), b)
+    return product[:1].reshape(*x.shape[:-1], -1)
+
+
+def _and_zeros(row: Array) -> Array:
+    return jnp.pad(row, ((0, 0),) * (row.ndim - 2) + ((0, 1), (0, 0)))
 
 
 @real_arguments
@@ -298,7 +303,8 @@ def query_key_product(
         if _are_few(q.shape[2], k.shape[2], (*q.shape, k.shape[2]))
         else _queries_first
     )
-    return lax.platform_dependent(q, k, cpu=_keys_first, cuda=cuda, default=_queries_first)
+    tpu = _two_queries_first if q.shape[2] == 1 else _queries_first
+    return lax.platform_dependent(q, k, cpu=_keys_first, cuda=cuda, tpu=tpu, default=_queries_first)
 
 
 def _are_few(T: int, S: int, sizes: tuple[int, ...]) -> bool:
@@ -309,6 +315,10 @@ def _are_few(T: int, S: int, sizes: tuple[int, ...]) -> bool:
 def _queries_first(q: Array, k: Array) -> Array:
     transposed = make_row_major(k.swapaxes(2, 3))
     return jnp.matmul(q, transposed, preferred_element_type=jnp.float32)
+
+
+def _two_queries_first(q: Array, k: Array) -> Array:
+    return _queries_first(_and_zeros(q), k)[:, :, :1]
 
 
 def _keys_first(q: Array, k: Array) -> Array:
@@ -330,13 +340,21 @@ def value_product(
         >>> value_product(jnp.ones((1, 1, 1, 2)), jnp.ones((1, 1, 2, 3)))[0, 0]
         Array([[2., 2., 2.]], dtype=float32)
     """
-    if not _are_few(w.shape[2], w.shape[3], (*w.shape, v.shape[3])):
+    alone = isinstance(w.shape[2], int) and w.shape[2] == 1
+    few = _are_few(w.shape[2], w.shape[3], (*w.shape, v.shape[3]))
+    if not alone and not few:
         return _weights_first(w, v)
-    return lax.platform_dependent(w, v, cuda=_value_sums, default=_weights_first)
+    cuda = _value_sums if few else _weights_first
+    tpu = _two_weights_first if alone else _weights_first
+    return lax.platform_dependent(w, v, cuda=cuda, tpu=tpu, default=_weights_first)
 
 
 def _weights_first(w: Array, v: Array) -> Array:
     return jnp.matmul(w, v, preferred_element_type=jnp.float32)
+
+
+def _two_weights_first(w: Array, v: Array) -> Array:
+    return _weights_first(_and_zeros(w), v)[:, :, :1]
 
 
 def _value_sums(w: Array, v: Array) -> Array:
