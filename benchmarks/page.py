@@ -396,15 +396,10 @@ def _decoding_loops() -> Iterator[list[str]]:
         *("model", "search", "kernels a token", "MB a token", "with whole sums", "least MB"),
         "before",
     ]
-    for case in _stored("programs")["cases"].values():
-        if "decoding" not in case:
-            continue
+    for searched, case in _searches("h200:1"):
         now, before = case["decoding"], case["before"]
-        model = {"base": "Transformer-base"}.get(case["model"], "GPT-2 small")
-        search = "greedy" if case["beams"] == 1 else f"{case['beams']} beams"
         yield [
-            model,
-            f"{search}, batch {case['batch']}",
+            *searched,
             f"{now['launches']}",
             f"{now['MB']:.0f}",
             f"{now['launches_unsplit']} kernels, {now['MB_unsplit']:.0f} MB"
@@ -413,6 +408,34 @@ def _decoding_loops() -> Iterator[list[str]]:
             f"{now['least_MB']:.0f}",
             f"{before['launches']} kernels, {before['MB']:.0f} MB",
         ]
+
+
+def _tpu_decoding() -> Iterator[list[str]]:
+    yield ["model", "search", "operations a token", "MB a token", "least MB",
+           "thousand cycles", "of them products", "before"]  # fmt: skip
+    for searched, case in _searches("v5e:1x1"):
+        now, before = case["decoding"], case.get("before")
+        yield [
+            *searched,
+            f"{now['launches']}",
+            *(f"{now[size]:.0f}" for size in ("MB", "least_MB")),
+            *(
+                f"{now.get(f'estimated_Kcycles_{which}', 0):,.1f}"
+                for which in ("in_all", "of_products")
+            ),
+            f"{before['estimated_Kcycles_in_all']:,.1f} thousand cycles, {before['MB']:.0f} MB"
+            if before
+            else "",
+        ]
+
+
+def _searches(target: str) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yields the stored decoding loops for a target, and what each searches with which model."""
+    for case in _stored("programs")["cases"].values():
+        if "decoding" in case and case["target"] == target:
+            model = {"base": "Transformer-base"}.get(case["model"], "GPT-2 small")
+            search = "greedy" if case["beams"] == 1 else f"{case['beams']} beams"
+            yield [model, f"{search}, batch {case['batch']}"], case
 
 
 def _training_steps() -> Iterator[list[str]]:
@@ -456,10 +479,13 @@ def _tpu_schedules() -> Iterator[list[str]]:
         )
 
     cases = _stored("programs")["cases"]
-    for name in ("gpt2-small, one TPU, 2 layers", "gpt2-small, fsdp, TPU, 2 layers"):
+    for name in (
+        "gpt2-small, one TPU, 2 layers",
+        "gpt2-small, fsdp, TPU, 2 layers",
+    ):
         case = cases[name]
         mesh = (f"{axis} {n}" for axis, n in zip(_AXES, case["mesh"], strict=False) if n > 1)
-        temporaries, cycles, copies = shown(case["before"])
+        temporaries, cycles, copies = shown(case["before"]) if "before" in case else ("", "", "")
         yield [
             case["run"],
             case["target"],
@@ -467,7 +493,23 @@ def _tpu_schedules() -> Iterator[list[str]]:
             " x ".join(map(str, case["training"]["shape"])),
             *shown(case["training"]),
             f"{case['training']['awaited_at_once_MB']:.0f}",
-            f"{cycles} million cycles, {copies} of copies, {temporaries}",
+            cycles and f"{cycles} million cycles, {copies} of copies, {temporaries}",
+        ]
+
+
+def _compared() -> Iterator[list[str]]:
+    yield ["processor time", "before", "now", "speed"]
+    for table in _stored("compare_0e9aae93_cpu_py3.11")["tables"]:
+        times = []
+        for row in table["rows"]:
+            of, only = row["process_ms"], len(row["process_ms"]) == 1
+            spread = "" if only else f" ({min(of):,.1f} to {max(of):,.1f}, {len(of)} processes)"
+            times.append(f"{row['ms']:,.1f} ms{spread}")
+        low, high = table["rows"][1]["quartiles"]
+        yield [
+            table["title"],
+            *times,
+            f"{table['rows'][1]['ratio']:.2f} ({low:.2f} to {high:.2f})",
         ]
 
 
@@ -491,8 +533,10 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "compiled programs": _programs,
     "schedules of TPUs": _tpu_schedules,
     "decoding loops": _decoding_loops,
+    "decoding loops of TPUs": _tpu_decoding,
     "training steps": _training_steps,
     "logits in bfloat16": _logits_curve,
+    "before and now": _compared,
 }
 
 

@@ -123,11 +123,10 @@ CASES = {
     "base, data, TPU, short": Case("base", "v5e:2x4", (8,), 2, rows=384, length=64),
     "gpt2-small, fsdp, TPU": Case("gpt2-small", "v5e:2x4", (1, 8), 2),
     "gpt2-small, all, TPU": Case("gpt2-small", "v5e:2x4", (2, 2, 2), 1, 64),
-    "gpt2-small, data, TPU": Case("gpt2-small", "v5e:2x4", (8,), rows=64),
-    "gpt2-small, fsdp, TPU, 12 layers": Case("gpt2-small", "v5e:2x4", (1, 8), rows=64),
     "modern, all, TPU": Case("modern", "v5e:2x4", (2, 2, 2), 1, 64),
     "gpt2-small, one TPU, 2 layers": Case("gpt2-small", "v5e:1x1", (1,), 2, 8),
     "gpt2-small, fsdp, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (1, 8), 2, 64),
+    "gpt2-small, data, TPU, 2 layers": Case("gpt2-small", "v5e:2x4", (8,), 2, 64),
 }
 
 
