@@ -77,6 +77,41 @@ def sections_of(name):
     return found
 
 
+def needed(sections, anchor):
+    """The sections, in order, whose names the cells of a section use, and the section itself.
+
+    Example:
+        >>> cell = lambda code: [lecture_pages.Cell(1, code, False)]
+        >>> needed({"": cell("x = 1"), "a": cell("y = x"), "b": cell("z = 2"), "c": cell("y")}, "c")
+        ['', 'a', 'c']
+    """
+    order = list(sections)
+    names = {one: [*ast.walk(ast.parse("\n".join(cell.code for cell in cells)))]
+             for one, cells in sections.items()}  # fmt: skip
+    made = {one: {name for node in nodes for name in _made(node)} for one, nodes in names.items()}
+    found, ahead = {""}, [anchor]
+    while ahead:
+        one = ahead.pop()
+        found.add(one)
+        used = {node.id for node in names[one] if isinstance(node, ast.Name)} - made[one]
+        before = order[: order.index(one)]
+        makers = (next((b for b in reversed(before) if name in made[b]), "") for name in used)
+        ahead += set(makers) - found
+    return [one for one in order if one in found]
+
+
+def _made(node):
+    """The names that a statement or an argument makes."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.alias):
+        yield (node.asname or node.name).partition(".")[0]
+
+
 def errors(name, seed):
     """Runs a page, and each section once more with one number changed.
 
