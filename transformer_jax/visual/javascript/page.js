@@ -304,7 +304,7 @@ function stepsView() {
     for (let n = 0; n < N; n++) for (let s = 0; s < read.length; s++) shade[s] += x[(n * T + t) * S + s] / N / layers.length;
   }
   const largest = Math.max(...shade, 1e-9);
-  $("steps-what").textContent = writes ? "Decoding, token by token" : "What a token reads";
+  $("steps-what").textContent = writes ? "Decoding, token by token" : family === "classifier" ? "What the classified token reads" : "What a token reads";
   $("reads-title").textContent = `What it reads (${NAMES[kind].toLowerCase()}, mean of all heads)`;
   $("reads").replaceChildren(...read.map((id, s) => {
     const word = make("span", { textContent: tokenizer.name(id), title: percent(shade[s]) });
@@ -323,7 +323,7 @@ function stepsView() {
     };
     return button;
   }));
-  $("writes").hidden = $("writes-title").hidden = family === "classifier";
+  for (const id of ["back", "next", "step-of", "writes", "writes-title"]) $(id).hidden = family === "classifier";
   $("probabilities-title").textContent = writes ? `The next token, after “${tokenizer.name(inputs()[t])}”` : family === "masked" ? `Which token stands at “${tokenizer.name(now.ids[t])}”` : "Labels";
   bars("probabilities", shares(now.logits, step), null, writes ? now.output[step - 1] : null);
 }
