@@ -482,6 +482,7 @@ def _tpu_schedules() -> Iterator[list[str]]:
     for name in (
         "gpt2-small, one TPU, 2 layers",
         "gpt2-small, fsdp, TPU, 2 layers",
+        "gpt2-small, data, TPU, 2 layers",
     ):
         case = cases[name]
         mesh = (f"{axis} {n}" for axis, n in zip(_AXES, case["mesh"], strict=False) if n > 1)
