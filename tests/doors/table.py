@@ -147,7 +147,9 @@ DOORS: tuple[Door, ...] = (
         by=readers.LABELED_JSONL,
     ),
     _reader("labeled pairs as TSV", *_LABELED, by=readers.LABELED_PAIRS),
-    _reader("classes of labeled texts", *_LABELED, by=readers.CLASSES),
+    _reader(
+        "classes of labeled texts", *_LABELED, "ExampleTokens.class_weights", by=readers.CLASSES
+    ),
     _reader("numbered texts", *_LABELED, by=readers.NUMBERED),
     _reader("tagged words as CoNLL-U", *_LABELED, "probe --tag", by=readers.TAGGED_CONLLU),
     _reader("tagged words in columns", *_LABELED, "probe --tag", by=readers.TAGGED_COLUMNS),

@@ -75,6 +75,8 @@ class ExampleTokens(TokenBatches):
 
     epochs: Count | None = 3  # passes over the examples
     max_tokens: Count = 1024  # maximum number of tokens per batch, with padding, over all devices
+    # Weights of classes in the training loss: balanced, or CLASS=WEIGHT for some.
+    class_weights: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,10 +182,9 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
     ) -> "Task":
         """Returns the task of labels."""
         from transformer_jax.recipes.tasks.labeled import labeled
-        from transformer_jax.training.objectives import with_language_model
 
         settings = run.task
-        task = labeled(
+        return labeled(
             data,
             run.model,
             tokenizer,
@@ -192,14 +193,9 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
             length=settings.max_length,
             stride=settings.doc_stride,
             batching=run.training.batching,
+            class_weights=run.training.class_weights,
+            lm_loss_weight=settings.lm_loss_weight or 0.0,
         )
-        if weight := settings.lm_loss_weight:
-            task = dataclasses.replace(
-                task,
-                objective=with_language_model(weight, regress=settings.kind == "regress"),
-                regularization=(f"{weight:g} x language modelling", *task.regularization),
-            )
-        return task
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""

@@ -1,7 +1,7 @@
 """Objectives: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import jax
@@ -31,6 +31,7 @@ __all__ = [
     "contrastive",
     "encoder_inputs",
     "image_classification",
+    "label_weights",
     "language_model",
     "length_weights",
     "masked_lm",
@@ -196,32 +197,69 @@ def masked_lm(
     return objective
 
 
-def sequence_classification() -> Objective:
+@checked_arguments
+def sequence_classification(class_weights: Sequence[float] = ()) -> Objective:
     """Cross-entropy of the class of each text, in nats, and ``accuracy`` (Devlin et al. 2019).
 
-    The batch has the inputs of :func:`encoder_inputs` and ``labels`` int32 ``[B]``, -1 for a row
-    without a label.
+    The loss is ``Σ w_y l / Σ w_y`` with the weight ``w_y`` of the class of each text; accuracy has
+    no weights.
+
+    Args:
+        class_weights: Weight of each class, in order; none is 1 for all.
+
+    Returns:
+        ``objective(model, batch, key)``. The batch has the inputs of :func:`encoder_inputs` and
+        ``labels`` int32 ``[B]``, -1 for a row without a label.
     """
-    return _classes
+    return functools.partial(_classes, class_weights=tuple(class_weights))
 
 
-def token_classification() -> Objective:
+@checked_arguments
+def token_classification(class_weights: Sequence[float] = ()) -> Objective:
     """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (Devlin et al. 2019).
 
-    The tag belongs to the first token of a word. The batch has the inputs of
-    :func:`encoder_inputs`, and ``labels`` int32 ``[B T]``, -1 at every other token.
+    The tag belongs to the first token of a word.
+
+    Args:
+        class_weights: Weight of each tag, as in :func:`sequence_classification`.
+
+    Returns:
+        ``objective(model, batch, key)``. The batch has the inputs of :func:`encoder_inputs`, and
+        ``labels`` int32 ``[B T]``, -1 at every other token.
     """
-    return _classes
+    return functools.partial(_classes, class_weights=tuple(class_weights))
 
 
-def _classes(model: ArrayModel, batch: Batch, key: Array | None = None) -> Sums:
-    return _class_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
+def _classes(
+    model: ArrayModel, batch: Batch, key: Array | None = None, *, class_weights: tuple[float, ...]
+) -> Sums:
+    logits = model(*encoder_inputs(batch), key=key)
+    return _class_sums(logits, jnp.asarray(batch["labels"]), class_weights)
 
 
-def _class_sums(logits: Array, labels: Array) -> Sums:
-    weights = (labels >= 0).astype(jnp.float32)
+def _class_sums(logits: Array, labels: Array, class_weights: tuple[float, ...]) -> Sums:
+    known = (labels >= 0).astype(jnp.float32)
+    weights = label_weights(labels, class_weights)
     total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
-    return {"loss": (total, weight), "accuracy": (_correct(logits, labels, weights), weight)}
+    correct = _correct(logits, labels, known), known.sum()
+    return {"loss": (total, weight), "accuracy": correct}
+
+
+def label_weights(
+    labels: Int[Array, "*rows"], class_weights: tuple[float, ...]
+) -> Float[Array, "*rows"]:
+    """Returns the weight of the class of each row; 0 for a row without a label.
+
+    Example:
+        >>> label_weights(jnp.array([1, 0, -1]), (0.5, 3.0)).tolist(), label_weights(
+        ...     jnp.array([1, -1]), ()
+        ... ).tolist()
+        ([3.0, 0.5, 0.0], [1.0, 0.0])
+    """
+    known = (labels >= 0).astype(jnp.float32)
+    if not class_weights:
+        return known
+    return known * jnp.asarray(class_weights, jnp.float32)[jnp.maximum(labels, 0)]
 
 
 @checked_arguments
@@ -324,7 +362,9 @@ def _number_sums(numbers: Array, labels: Array) -> Sums:
 
 
 @checked_arguments
-def with_language_model(lm_weight: NotNegative = 0.5, *, regress: bool = False) -> Objective:
+def with_language_model(
+    lm_weight: NotNegative = 0.5, *, regress: bool = False, class_weights: Sequence[float] = ()
+) -> Objective:
     """The loss of classes or numbers plus ``lm_weight`` times the language-modelling loss.
 
     ``L(C) = L_task(C) + λ L_lm(C)`` with ``L_lm`` the mean over the tokens of each text: Radford et
@@ -333,6 +373,7 @@ def with_language_model(lm_weight: NotNegative = 0.5, *, regress: bool = False) 
     Args:
         lm_weight: λ.
         regress: Whether labels are numbers.
+        class_weights: Weight of each class, with which both losses of a text count.
 
     Returns:
         ``objective(model, batch, key)`` for a ``DecoderSequenceClassifier`` and the batches of
@@ -345,8 +386,12 @@ def with_language_model(lm_weight: NotNegative = 0.5, *, regress: bool = False) 
         tokens, lengths, _ = encoder_inputs(batch)
         labels, T = jnp.asarray(batch["labels"]), tokens.shape[1]
         hidden = model.states(tokens, lengths, key=key)
-        sums = (_number_sums if regress else _class_sums)(model.scores(hidden, lengths), labels)
-        known = jnp.isfinite(labels) if regress else labels >= 0
+        scores = model.scores(hidden, lengths)
+        if regress:
+            sums, known = _number_sums(scores, labels), jnp.isfinite(labels)
+        else:
+            sums = _class_sums(scores, labels, tuple(class_weights))
+            known = label_weights(labels, tuple(class_weights))
         predicted = jnp.maximum(lengths - 1, 0)
         means = length_weights(predicted, T) / jnp.maximum(predicted, 1)[:, None]
         targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))

@@ -1,16 +1,18 @@
 """Labeled examples: classes of texts, numbers, tags of words, and answers."""
 
+import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from transformer_jax.core.arguments import checked_arguments
-from transformer_jax.core.config_fields import Amount, Count
-from transformer_jax.core.errors import plural
+from transformer_jax.core.config_fields import Amount, Count, NotNegative
+from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.classes import describe_classes
 from transformer_jax.data.examples import (
@@ -101,6 +103,8 @@ def labeled(
     length: Count = 128,
     stride: Amount = 64,
     batching: Batching = Batching(max_tokens=1024),
+    class_weights: tuple[str, ...] = (),
+    lm_loss_weight: NotNegative = 0.0,
 ) -> Task:
     """Returns the task of fine-tuning an encoder or a decoder with a head on labeled examples.
 
@@ -119,6 +123,12 @@ def labeled(
         length: Maximum length of an example in tokens, including special tokens.
         stride: Overlap of windows over a long context, in tokens.
         batching: Batching of examples.
+        class_weights: ``balanced``, or ``CLASS=WEIGHT`` for some classes: see
+            :func:`weights_of_classes`.
+        lm_loss_weight: For decoders: weight of the language-modelling loss, which is added.
+
+    Raises:
+        ConfigError: Weights are malformed, of an unknown class, or the task has no classes.
     """
     template = decoder_template(tokenizer) if config.decoder_layers else None
     encode = functools.partial(
@@ -130,6 +140,21 @@ def labeled(
     counted = describe_classes(data.train.name, given, what) if given else []
     for line in (*data.overlaps, *counted):
         log(line)
+    weights = weights_of_classes(class_weights, kind, labels, given)
+    if class_weights:
+        shown = (f"{label} {one:.4g}" for label, one in zip(labels, weights, strict=True))
+        log(f"weights of classes in the training loss: {', '.join(shown)}")
+    objective = OBJECTIVES[kind]()
+    if weights and kind == "tag":
+        objective = objectives.token_classification(weights)
+    elif weights:
+        objective = objectives.sequence_classification(weights)
+    regularization = ("dropout",) * has_dropout(config)
+    if lm_loss_weight:
+        objective = objectives.with_language_model(
+            lm_loss_weight, regress=kind == "regress", class_weights=weights
+        )
+        regularization = (f"{lm_loss_weight:g} x language modelling", *regularization)
     examples = encode(data.train)
     batches = lambda made, shuffle: Data.of(
         batching.plan(made.examples.store.lengths, shuffle=shuffle),
@@ -155,7 +180,7 @@ def labeled(
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
         train=batches(examples, True),
-        objective=OBJECTIVES[kind](),
+        objective=objective,
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
         eval_objective=_loss_alone(OBJECTIVES[kind]()),
@@ -163,11 +188,60 @@ def labeled(
         test=functools.partial(_test, measured, data),
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         counts="words" if kind == "tag" else "examples",
-        regularization=("dropout",) * has_dropout(config),
+        regularization=regularization,
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),
         settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
     )
+
+
+def weights_of_classes(
+    given: Sequence[str], kind: str, labels: Sequence[str], examples: Sequence[str]
+) -> tuple[float, ...]:
+    """Returns the weight of each class in the loss; none if all are 1.
+
+    ``balanced`` is ``n / (C n_c)`` for ``C`` classes and ``n_c`` of ``n`` examples of class c, so
+    that all classes count alike (King and Zeng 2001; scikit-learn's weights).
+
+    Args:
+        given: ``balanced``, or ``CLASS=WEIGHT`` for some classes; the others have 1.
+        kind: The task.
+        labels: Names of the classes, in order.
+        examples: The class of each training example.
+
+    Raises:
+        ConfigError: They are malformed, of an unknown class, or the task has no classes.
+
+    Example:
+        >>> weights_of_classes(["balanced"], "classify", ("no", "yes"), ["no", "no", "no", "yes"])
+        (0.666..., 2.0)
+        >>> weights_of_classes(["yes=3"], "classify", ("no", "yes"), [])
+        (1.0, 3.0)
+    """
+    flag = "training.class-weights"
+    if not given:
+        return ()
+    if kind in ("regress", "qa"):
+        raise ConfigError(f"{flag}: the task {kind} has no classes: leave it out")
+    if tuple(given) == ("balanced",):
+        counts = collections.Counter(examples)
+        # A class of the start may have no example here: its weight never counts.
+        return tuple(len(examples) / (len(labels) * max(counts[label], 1)) for label in labels)
+    weights = dict.fromkeys(labels, 1.0)
+    for one in given:
+        label, equals, number = one.rpartition("=")
+        if not equals or label not in weights:
+            known = ", ".join(map(repr, labels[:20]))
+            raise ConfigError(f"{flag} {one}: balanced, or CLASS=WEIGHT of these classes: {known}")
+        try:
+            weights[label] = float(number)
+        except ValueError:
+            weights[label] = -1.0
+        if not 0 <= weights[label] < math.inf:
+            raise ConfigError(f"{flag} {one}: a weight is a number from 0, such as 2.5")
+    if not any(weights.values()):
+        raise ConfigError(f"{flag}: all weights are 0: give one class a weight")
+    return tuple(weights.values())
 
 
 sequence_classification = functools.partial(labeled, kind="classify")
