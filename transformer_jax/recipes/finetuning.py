@@ -181,10 +181,10 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
         data: LabeledSplits,
     ) -> "Task":
         """Returns the task of labels."""
-        from transformer_jax.recipes.tasks.labeled import labeled
+        from transformer_jax.recipes.tasks.labeled import LabeledLoss, labeled, with_loss
 
         settings = run.task
-        return labeled(
+        task = labeled(
             data,
             run.model,
             tokenizer,
@@ -193,9 +193,9 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
             length=settings.max_length,
             stride=settings.doc_stride,
             batching=run.training.batching,
-            class_weights=run.training.class_weights,
-            lm_loss_weight=settings.lm_loss_weight or 0.0,
         )
+        loss = LabeledLoss(run.training.class_weights, settings.lm_loss_weight or 0.0)
+        return with_loss(task, loss, settings.kind, settings.labels, data.train)
 
     def evaluate(self, request: Any, facts: "Facts") -> int:
         """Prints the metrics on a labeled file, or on the data of the run."""

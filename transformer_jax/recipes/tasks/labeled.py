@@ -56,11 +56,14 @@ from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [
+    "LabeledLoss",
     "labeled",
     "question_answering",
     "regression",
     "sequence_classification",
     "token_classification",
+    "weights_of_classes",
+    "with_loss",
 ]
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
@@ -92,6 +95,20 @@ class LabeledSettings:
     recipe: ClassVar[str] = "finetuning"
 
 
+@dataclasses.dataclass(frozen=True)
+class LabeledLoss:
+    """Weights in the training loss.
+
+    Attributes:
+        class_weights: ``balanced``, or ``CLASS=WEIGHT`` for some classes: see
+            :func:`weights_of_classes`.
+        lm_loss_weight: For decoders: weight of the language-modelling loss, which is added.
+    """
+
+    class_weights: tuple[str, ...] = ()
+    lm_loss_weight: NotNegative = 0.0
+
+
 @checked_arguments
 def labeled(
     data: LabeledSplits,
@@ -103,8 +120,6 @@ def labeled(
     length: Count = 128,
     stride: Amount = 64,
     batching: Batching = Batching(max_tokens=1024),
-    class_weights: tuple[str, ...] = (),
-    lm_loss_weight: NotNegative = 0.0,
 ) -> Task:
     """Returns the task of fine-tuning an encoder or a decoder with a head on labeled examples.
 
@@ -123,12 +138,6 @@ def labeled(
         length: Maximum length of an example in tokens, including special tokens.
         stride: Overlap of windows over a long context, in tokens.
         batching: Batching of examples.
-        class_weights: ``balanced``, or ``CLASS=WEIGHT`` for some classes: see
-            :func:`weights_of_classes`.
-        lm_loss_weight: For decoders: weight of the language-modelling loss, which is added.
-
-    Raises:
-        ConfigError: Weights are malformed, of an unknown class, or the task has no classes.
     """
     template = decoder_template(tokenizer) if config.decoder_layers else None
     encode = functools.partial(
@@ -140,21 +149,6 @@ def labeled(
     counted = describe_classes(data.train.name, given, what) if given else []
     for line in (*data.overlaps, *counted):
         log(line)
-    weights = weights_of_classes(class_weights, kind, labels, given)
-    if class_weights:
-        shown = (f"{label} {one:.4g}" for label, one in zip(labels, weights, strict=True))
-        log(f"weights of classes in the training loss: {', '.join(shown)}")
-    objective = OBJECTIVES[kind]()
-    if weights and kind == "tag":
-        objective = objectives.token_classification(weights)
-    elif weights:
-        objective = objectives.sequence_classification(weights)
-    regularization = ("dropout",) * has_dropout(config)
-    if lm_loss_weight:
-        objective = objectives.with_language_model(
-            lm_loss_weight, regress=kind == "regress", class_weights=weights
-        )
-        regularization = (f"{lm_loss_weight:g} x language modelling", *regularization)
     examples = encode(data.train)
     batches = lambda made, shuffle: Data.of(
         batching.plan(made.examples.store.lengths, shuffle=shuffle),
@@ -180,7 +174,7 @@ def labeled(
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
         train=batches(examples, True),
-        objective=objective,
+        objective=OBJECTIVES[kind](),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
         eval_objective=_loss_alone(OBJECTIVES[kind]()),
@@ -188,11 +182,43 @@ def labeled(
         test=functools.partial(_test, measured, data),
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         counts="words" if kind == "tag" else "examples",
-        regularization=regularization,
+        regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         initial=initial_embeddings(config, tokenizer),
         settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
     )
+
+
+def with_loss(
+    task: Task, loss: LabeledLoss, kind: LabeledTask, labels: Sequence[str], train: Labeled
+) -> Task:
+    """Returns a task of :func:`labeled` with weights in its training loss.
+
+    Args:
+        task: The task.
+        loss: The weights.
+        kind: The kind of the task.
+        labels: Names of the classes, in order.
+        train: The training examples.
+
+    Raises:
+        ConfigError: Weights are malformed, of an unknown class, or the task has no classes.
+    """
+    examples = [label for _, label in numbered_labels(train)]
+    weights = weights_of_classes(loss.class_weights, kind, labels, examples)
+    if weights:
+        shown = (f"{label} {one:.4g}" for label, one in zip(labels, weights, strict=True))
+        log(f"weights of classes in the training loss: {', '.join(shown)}")
+    if spoken := loss.lm_loss_weight:
+        objective = objectives.with_language_model(
+            spoken, regress=kind == "regress", class_weights=weights
+        )
+        told = f"{spoken:g} x language modelling", *task.regularization
+        return dataclasses.replace(task, objective=objective, regularization=told)
+    if not weights:
+        return task
+    of_tags, of_texts = objectives.token_classification, objectives.sequence_classification
+    return dataclasses.replace(task, objective=(of_tags if kind == "tag" else of_texts)(weights))
 
 
 def weights_of_classes(
