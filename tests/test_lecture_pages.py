@@ -1,37 +1,41 @@
-"""The cells of the lectures' pages run as plain Python, without a warning, in their time."""
+"""The cells of the lectures' pages run as plain Python, without a warning, in their time.
 
-import time
+In a process of their own, as a reader runs them: tests compile at the quickest, and check types.
+"""
 
-import jax
-import matplotlib
-import matplotlib.pyplot as plt
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests import changed_numbers, lecture_pages
-from tests.budget import reference_seconds
+from tests import lecture_pages
 
-# CPU time of a page, in runs of the reference program of `tests/budget.py`, which takes 1.1 seconds
-# where all pages together may take six minutes.
-RUNS = 360 / len(lecture_pages.NAMES) / 1.1
+ROOT = Path(__file__).parents[1]
+# CPU time of a page, in runs of the reference program of `tests/budget.py`, which takes 0.95
+# seconds in a process of its own where all pages together may take six minutes.
+RUNS = 360 / len(lecture_pages.NAMES) / 0.95
+
+
+def output_of(folder, *arguments):
+    """Returns what a program of tests prints, run in a folder without the flags of tests."""
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    run = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True,
+        env=env | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 @pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lecture_pages.NAMES)
-def test_the_cells_of_a_page_run(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    matplotlib.use("Agg")
-    reference, before = reference_seconds(), time.process_time()
-    try:
-        with jax.numpy_rank_promotion("allow"):  # as by default
-            lecture_pages.run(name)
-    finally:
-        plt.close("all")
-    spent = time.process_time() - before
-    runs = 2 * spent / (reference + reference_seconds())
-    assert runs < RUNS, (
-        f"{name}.md takes {spent:.0f} s, or {runs:.0f} runs of the reference program"
-    )
+def test_the_cells_of_a_page_run(name, tmp_path):
+    report = json.loads(output_of(tmp_path, "tests.lecture_program", name))
+    assert report["runs"] < RUNS, f"{name}.md: {report}"
     assert not [*tmp_path.iterdir()], "cells write no files to the current directory"
 
 
@@ -53,10 +57,5 @@ def test_cells_are_found_and_their_errors_named(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lecture_pages.NAMES)
-def test_a_changed_number_gives_a_new_result(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    matplotlib.use("Agg")
-    with jax.numpy_rank_promotion("allow"):
-        found = changed_numbers.errors(name, seed=0)
-    plt.close("all")
-    assert not found, "\n".join(f"{section}: {error}" for section, error in found.items())
+def test_a_changed_number_gives_a_new_result(name, tmp_path):
+    assert output_of(tmp_path, "tests.changed_numbers", "0", name) == ""

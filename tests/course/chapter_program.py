@@ -9,11 +9,10 @@ its rows are the stored ones, as JSON. Hidden cells and the chapter itself fail 
 import importlib.util
 import json
 import sys
-import time
 from pathlib import Path
 
 from tests import lecture_pages
-from tests.budget import reference_seconds
+from tests.lecture_program import measured
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,14 +20,11 @@ ROOT = Path(__file__).parents[2]
 def main(name):
     """Runs the chapter, and prints the answers."""
     lecture_pages.FOLDER = ROOT / "docs/course"
-    reference, before = reference_seconds(), time.process_time()
-    rows = lecture_pages.run(name)["rows"]
-    spent = time.process_time() - before
-    runs = 2 * spent / (reference + reference_seconds())
+    report, names = measured(name)
     spec = importlib.util.spec_from_file_location("course_chapters", ROOT / "course/chapters.py")
     shared = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shared)
-    print(json.dumps({"seconds": spent, "runs": runs, "agree": bool(shared.agree(rows))}))
+    print(json.dumps(report | {"agree": bool(shared.agree(names["rows"]))}))
 
 
 if __name__ == "__main__":
