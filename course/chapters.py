@@ -52,7 +52,7 @@ def table(rows):
 
 
 def agree(rows):
-    """Whether these are a chapter's stored rows: floats to 10 % or 0.03, all else exactly."""
+    """Returns whether rows are a chapter's stored ones: floats to 10 % or 0.03, others exactly."""
     others = [row for row in stored() if row["chapter"] == rows[0]["chapter"]]
     same = lambda a, b: (
         math.isclose(a, b, rel_tol=0.1, abs_tol=0.03) if isinstance(b, float) else a == b

@@ -1,4 +1,4 @@
-"""The cells of the lectures' pages run as plain Python, without a warning, in their time.
+"""The cells of the lectures' pages run as plain Python, in their time.
 
 In a process of their own, as a reader runs them: tests compile at the quickest, and check types.
 """

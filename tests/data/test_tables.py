@@ -135,6 +135,14 @@ def test_manifests_of_others_are_read(write, tmp_path):
         read_manifest(write("train.txt", nemo["text"]))
 
 
+@pytest.mark.parametrize("header", ["premise,hypothesis,label", "question1,Question2,is_duplicate"])
+def test_half_of_a_pair_is_never_taken_for_a_text(header, write):
+    path = write("a.csv", f"{header}\none,two,yes\n")
+    with pytest.raises(ConfigError, match=r"a\.csv:1: has a second text, '[hQ]"):
+        read_sentences(path, "classify")
+    assert read_sentences(path, "pair").text_pairs == ["two"]
+
+
 CAPTIONS = [("a.png", "A red square, small."), ("a.png", "A square."), ("b.png", "Another | one.")]
 PUBLIC = {
     "Flickr8k, first form": ("Flickr8k.token.txt", "Flicker8k_Dataset", "".join(
@@ -173,6 +181,8 @@ def test_captions_of_public_data_sets_are_read_where_they_lie(name, tmp_path):
         ("a.txt", "a.png#0\tone\nb.png\ttwo\n", r"a.txt:2: NAME#NUMBER, a tab and a caption"),
         ("a.json", '{"images": []}', "a.json: not COCO's captions"),
         ("a.json", '{"images": [', "a.json: not JSON"),
+        ("a.json", '{"images": [], "annotations": [{"image_id": [1], "caption": "a"}]}',
+         "a.json: not COCO's captions"),
         ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}',
          "a.json: annotation 1: no picture 1"),
     ],

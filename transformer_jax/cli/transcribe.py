@@ -36,7 +36,7 @@ class Transcribe(SearchFlags, PredictionCommand):
         if not self.files:
             raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
         for path in self.files:
-            if path.removesuffix(".gz").lower().endswith((".tsv", ".jsonl")):
+            if path.removesuffix(".gz").lower().endswith((".tsv", ".csv", ".jsonl", ".json")):
                 scored = command("evaluate", self.run, "--manifest", path, "--output", "texts.txt")
                 raise ConfigError(
                     f"{path}: a manifest, and transcribe takes recordings: {scored} writes the "

@@ -265,7 +265,11 @@ def _table(
             continue
         if not places:
             if header:
-                fields = _with_usual(fields, cells, path)
+                given, fields = fields, _with_usual(fields, cells, path)
+                if unused and fields[0] != given[0]:  # a text that was not named has no second
+                    for name in map(str.strip, cells):
+                        if name.lower() in _USUAL["text_pair"]:
+                            _refuse_second(name, [name], f"{path}:{number}")
             places, most = _places(cells, fields, f"{path}:{number}", mark), len(cells)
             names = [name.strip() for name in cells] if header else [""] * len(cells)
             _refuse_second(unused, names, f"{path}:{number}")

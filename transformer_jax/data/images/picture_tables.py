@@ -269,6 +269,7 @@ def _coco(
         whole = json.loads("\n".join(read_lines(path, flag)))
         names = {one["id"]: one["file_name"] for one in whole["images"]}
         said = [(one["image_id"], one["caption"]) for one in whole["annotations"]]
+        silent = len(names.keys() - {image for image, _ in said})
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
     except (KeyError, TypeError):
@@ -276,7 +277,6 @@ def _coco(
             f"{path}: not COCO's captions: an object with images (id, file_name) and annotations "
             f"(image_id, caption) is needed; one object per line has a name that ends in .jsonl"
         ) from None
-    silent = len(names.keys() - {image for image, _ in said})
     if silent:
         log(f"{path}: {plural(silent, 'picture')} without a caption left out")
     for number, (image, caption) in enumerate(said, 1):

@@ -306,7 +306,7 @@ def reports(parts: Mapping[str, Predictions]) -> str:
 
 
 def worst(predictions: Predictions, count: int) -> str:
-    """Returns the examples with the highest loss as a table, the worst first; none that is right.
+    """Returns the examples with the highest loss as a table, the worst first; none whose loss is 0.
 
     Args:
         predictions: The predictions.
