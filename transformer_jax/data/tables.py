@@ -117,8 +117,8 @@ def _csv_rows(
     # It has taken the rows after it, so none can be left out.
     raise DataError(
         f"{opened}: not CSV: a quote that begins a cell is not closed in the lines up to "
-        f"{taken[-1]}, or a cell has more than {csv.field_size_limit():,} characters: close the "
-        f"quote, double one that belongs to the text, or shorten the text"
+        f"{taken[-1]}, or a cell has more than {plural(csv.field_size_limit(), 'character')}: "
+        f"close the quote, double one that belongs to the text, or shorten the text"
     )
 
 
