@@ -234,7 +234,7 @@ def test_squad_files_that_are_none_are_refused(write):
         ("a.txt", "classify", {}, r"data.train .*a.txt: the name does not tell the format .*"
          r"data.read.format, tsv or csv or jsonl"),
         ("a.conllu", "classify", {}, r"the format conllu is not for the task classify"),
-        ("a.tsv", "tag", {}, r"for the task tag, which needs conllu or columns or jsonl"),
+        ("a.csv", "tag", {}, r"for the task tag, which needs conllu or columns or jsonl"),
         ("a.tsv", "qa", {}, r"not for the task qa, which needs squad"),
         ("a.tsv", "classify", {"pair": True}, r"data.read.pair: the task classify has no second"),
         ("a.tsv", "classify", {"header": False}, r"data.read.text text: without a header"),

@@ -207,6 +207,26 @@ def _write_columns(folder: Path, texts: Sequence[str], form: Form) -> Path:
     )
 
 
+def _write_numbered_words(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    """Words as in GermEval 2014: with their numbers, and tags of outer and inner entities."""
+    words = ("1\tword\tO\tO", "2\t{}\tB-X\tB-Y", "")
+    lines = [line.format(text) for text in texts for line in ("#\tsource", *words)]
+    return form.write(folder / "data.tsv", lines)
+
+
+def _write_brackets(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    """Words as in CoNLL-2012, with entities in brackets."""
+    row = "file 0 {} {} NN * - - - speaker {} -".replace(" ", "\t")
+    lines = [
+        line
+        for text in texts
+        for line in (row.format(0, "word", "*"), row.format(1, text, "(X)"), "")
+    ]
+    return form.write(
+        folder / "data.conll", ["#begin document (file); part 000", *lines, "#end document"]
+    )
+
+
 def _write_squad(folder: Path, texts: Sequence[str], form: Form) -> Path:
     answer = {"text": "Paris", "answer_start": 0}
     questions = [
@@ -248,6 +268,8 @@ NUMBERED = lines_format(
 )
 TAGGED_CONLLU = Format(_write_conllu, _words(LabeledOptions()))
 TAGGED_COLUMNS = Format(_write_columns, _words(LabeledOptions()))
+TAGGED_NUMBERED = Format(_write_numbered_words, _words(LabeledOptions()))
+TAGGED_BRACKETS = Format(_write_brackets, _words(LabeledOptions()))
 TAGGED_JSONL = json_lines(
     lambda i, text: {"words": ["word", text], "tags": ["NOUN", "VERB"]},
     _words(LabeledOptions(text="words", tag="tags")),

@@ -198,6 +198,16 @@ ROWS: dict[str, Rows] = {
         "a.conll", _labeled("tag", "words"), lines("one NUM", ""),
         lines("a NUM", "two", "b NUM", ""), lines("one x NUM", ""), "column not read: 2",
     ),
+    "tagged words as GermEval": Rows(
+        "a.tsv", _labeled("tag", "words"), lines("1\tone\tNUM", ""),
+        lines("1\ta\tNUM", "3\ttwo\tNUM", "3\tb\tNUM", ""), lines("1\tone\tx\tNUM", ""),
+        "column not read: 3",
+    ),
+    "tagged words as CoNLL-2012": Rows(
+        "a.conll", _labeled("tag", "words"), lines("f 0 0 one NN * - - - - (X) -", ""),
+        lines("f 0 0 one NN * - - - -", ""), lines("f 0 0 one NN * - - - - (X -", ""),
+        "not closed", *["#begin document (f); part 000\n"] * 2,
+    ),
     "tagged words as JSONL": Rows(
         "a.jsonl", _labeled("tag", "words", tag="tags"), lines({"text": ["one"], "tags": ["NUM"]}),
         lines({"text": ["one"], "tags": []}), lines({"text": ["one"], "tags": ["NUM"]} | _MORE),

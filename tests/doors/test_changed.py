@@ -180,6 +180,8 @@ CASES: dict[str, Case] = {
     "numbered texts": of_labeled("regress"),
     "tagged words as CoNLL-U": of_labeled("tag"),
     "tagged words in columns": of_labeled("tag"),
+    "tagged words as GermEval": of_labeled("tag"),
+    "tagged words as CoNLL-2012": of_labeled("tag"),
     "tagged words as JSONL": of_labeled("tag", text="words", tag="tags"),
     "questions": of_labeled("qa"),
     "preferences": of_preferences("pairs"),

@@ -66,6 +66,8 @@ READERS = {
     "numbered texts": "data.tsv:3: the text is empty",
     "tagged words as CoNLL-U": "data.conllu:5: the word '' is empty",
     "tagged words in columns": "data.conll:5: a word or its tag is blank",
+    "tagged words as GermEval": "data.tsv:7: a word or its tag is blank",
+    "tagged words as CoNLL-2012": "data.conll:6: a word or its tag is blank",
     "tagged words as JSONL": "data.jsonl:2: field 'words, item 2' is empty",
     "questions": "data.json: question 1: the question is empty",
     "preferences": KEPT,

@@ -166,6 +166,8 @@ READERS: dict[str, Callable[[Path], None]] = {
     "numbered texts": _labeled("regress"),
     "tagged words as CoNLL-U": _labeled("tag"),
     "tagged words in columns": _labeled("tag"),
+    "tagged words as GermEval": _labeled("tag"),
+    "tagged words as CoNLL-2012": _labeled("tag"),
     "tagged words as JSONL": _labeled("tag", text="words", tag="tags"),
     "questions": _labeled("qa"),
     "preferences": _preferences("pairs"),

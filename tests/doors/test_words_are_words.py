@@ -157,6 +157,8 @@ CASES: dict[str, Callable[[Path], None]] = {
     "documents as JSONL": _documents("documents as JSONL", "file"),
     "tagged words as CoNLL-U": _as_words("tagged words as CoNLL-U"),
     "tagged words in columns": _as_words("tagged words in columns"),
+    "tagged words as GermEval": _as_words("tagged words as GermEval"),
+    "tagged words as CoNLL-2012": _as_words("tagged words as CoNLL-2012"),
     "tagged words as JSONL": _as_words("tagged words as JSONL"),
     "text for word vectors": _letters,
     "word vectors": _as_words("word vectors"),

@@ -24,6 +24,7 @@ from transformer_jax.data.labeled_files import (
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
 from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
+from transformer_jax.data.tag_schemes import marks_entities, scheme_of
 
 __all__ = [
     "Labeled",
@@ -36,6 +37,7 @@ __all__ = [
     "Sentences",
     "SquadAnswer",
     "Tagged",
+    "in_scheme_of",
     "label_indices",
     "label_names",
     "numbered_labels",
@@ -52,7 +54,7 @@ Place: TypeAlias = tuple[int, int]  # index of an example, and of a word in it
 class LabeledData(Configuration, group="data"):
     """The source of labeled examples; set train or tfds."""
 
-    # Training file: .tsv, .jsonl, .conllu, .conll or .json (SQuAD); .gz too.
+    # Training file: .tsv, .csv, .jsonl, .conllu, .conll or .json (SQuAD); .gz too.
     train: str | None = None
     valid: str | None = None  # validation file; without it, a part of training is held out
     test: str | None = None  # test file
@@ -108,6 +110,9 @@ def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
         train, valid = _hold_out(train, read.validation_size)
     if data.test is not None:
         tests["test"] = read_labeled(data.test, task, read, "data.test")
+    if isinstance(train, Tagged) and (scheme := scheme_of(train.tags)) is not None:
+        valid = valid and valid.in_scheme(scheme)
+        tests = {split: part.in_scheme(scheme) for split, part in tests.items()}
     given = [valid] * (data.valid is not None) + [tests.get("test")] * (data.test is not None)
     overlaps = tuple(_overlap(train, part) for part in given if part is not None)
     return LabeledSplits(train, valid, tests, overlaps)
@@ -134,6 +139,28 @@ def read_labeled(
     if task == "tag":
         return read_tagged(path, read, where)
     return read_sentences(path, task, read, where)
+
+
+def in_scheme_of(part: Labeled, labels: Sequence[str]) -> Labeled:
+    """Returns words with their entities marked as by the tags of a model; a line says so.
+
+    Tags with B and I alone may be of IOB1 or IOB2, so files in these two are left as they are.
+
+    Example:
+        >>> part = Tagged("gold", [["Ada", "Lovelace"]], [["B-PER", "E-PER"]])
+        >>> in_scheme_of(part, ("B-PER", "I-PER", "O")).tags
+        [['B-PER', 'I-PER']]
+    """
+    letters = {label[:1] for label in labels}
+    if not isinstance(part, Tagged) or not marks_entities(labels):
+        return part
+    if letters & {*"LU"}:
+        return part.in_scheme("bilou")
+    if letters & {*"ES"}:
+        return part.in_scheme("bioes")
+    if "B" in letters and scheme_of(part.tags) in ("iob1", "iob2"):
+        return part
+    return part.in_scheme("iob2" if "B" in letters else "iob1")
 
 
 def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:

@@ -14,8 +14,16 @@ from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import BadRows, RowErrors, Unread
+from transformer_jax.data.languages import listed
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.tables import CellFormat, JsonRow, cell_rows, chosen_columns, json_rows
+from transformer_jax.data.tag_schemes import (
+    TagScheme,
+    entities,
+    marks_entities,
+    scheme_of,
+    write_entities,
+)
 from transformer_jax.data.text import check_readable, numbered_lines
 from transformer_jax.data.words import blank_words
 
@@ -56,6 +64,11 @@ _ENDINGS = {
     ".conll": "columns",
     ".json": "squad",
 }
+# Usual endings of files of words with tags, which mean something else for other tasks, or nothing.
+_COLUMN_ENDINGS = (
+    ".tsv", ".tab", ".txt", ".bio", ".iob", ".iob2", ".bioes", ".train", ".testa", ".testb",
+    ".gold_conll", ".v4_gold_conll",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +84,8 @@ class LabeledOptions(ReadSettings):
     format: LabeledFormat = "auto"
     # CoNLL-U column of tags, upos or xpos; JSONL key of a list; for columns a number, default last.
     tag: str = "upos"
+    # Scheme in which tags mark entities: others are converted; given: that of the training file.
+    tag_scheme: Literal["given"] | TagScheme = "given"
     # Fraction of training held out if no validation file is given, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.1
 
@@ -100,11 +115,12 @@ def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, fla
         ('tsv', 'conllu')
     """
     suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
-    found = format if format != "auto" else _ENDINGS.get(suffix)
+    known = _ENDINGS | dict.fromkeys(_COLUMN_ENDINGS, "columns") if task == "tag" else _ENDINGS
+    found = format if format != "auto" else known.get(suffix)
     allowed = " or ".join(_FORMATS[task])
     if found is None:
         check_readable(pathlib.Path(path), flag)
-        endings = ", ".join(end for end, kind in _ENDINGS.items() if kind in _FORMATS[task])
+        endings = ", ".join(end for end, kind in known.items() if kind in _FORMATS[task])
         raise ConfigError(
             f"{flag} {path}: the name does not tell the format (known are {endings}): "
             f"give data.read.format, {allowed}"
@@ -410,6 +426,25 @@ class Tagged:
     def __len__(self) -> int:
         return len(self.words)
 
+    def in_scheme(self, scheme: TagScheme) -> "Tagged":
+        """Returns the sentences with their entities marked in a scheme; a line says so."""
+        if not marks_entities(_distinct(self.tags)):
+            return self
+        tags = [write_entities(row, scheme) for row in self.tags]
+        if tags == self.tags:
+            return self
+        log(f"{self.name}: tags are rewritten from {_shown_scheme(self.tags)} to {scheme.upper()}")
+        return dataclasses.replace(self, tags=tags)
+
+
+def _distinct(tags: Iterable[Iterable[str]]) -> list[str]:
+    return list({*itertools.chain.from_iterable(tags)})
+
+
+def _shown_scheme(tags: list[list[str]]) -> str:
+    found = scheme_of(tags)
+    return "several schemes at once" if found is None else found.upper()
+
 
 def read_tagged(
     path: str, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
@@ -424,6 +459,11 @@ def read_tagged(
     a blank is a comment, if it has another number of columns than the words, or a tag that no other
     line has. In JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of a list of as
     many tags.
+
+    If the first column of columns counts the words of each sentence, and is not named, words are
+    in the second; of two columns of entities after them, as in GermEval 2014 (Benikova et al.
+    2014), the first is read. Files that begin with ``#begin document`` are those of CoNLL-2012,
+    whose entities are in brackets (Pradhan et al. 2012), and are read in IOB2.
 
     Raises:
         ConfigError: The column of tags is unknown.
@@ -450,7 +490,10 @@ def read_tagged(
     bad.report(len(found))
     if not len(found):
         raise DataError(f"{path}: no sentences: it is empty")
-    return found
+    if marks_entities(_distinct(found.tags)):
+        kinds = sorted({kind for row in found.tags for _, _, kind in entities(row)})
+        log(f"{path}: entities ({listed(kinds)}) are marked in {_shown_scheme(found.tags)}")
+    return found if read.tag_scheme == "given" else found.in_scheme(read.tag_scheme)
 
 
 def _sentences(
@@ -518,39 +561,55 @@ def _columns(
     path: str, read: LabeledOptions, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, Row | None]]:
     """Yields as :func:`_conllu`; a line that begins with -DOCSTART- ends a sentence, too."""
-    column = int(read.tag) if is_number(read.tag) else 0
-    place = -1 if read.tag == LabeledOptions.tag else max(column - 1, 0)
-    if place == 0:
-        raise ConfigError(
-            f"data.read.tag {read.tag}: columns have numbers, and words are in the first: give a "
-            f"number from 2, or leave it out for the last column"
-        )
+    named = [is_number(read.text), read.tag != LabeledOptions.tag]
+    word, tag = (
+        int(name) - 1 if is_number(name) and given else None
+        for name, given in zip((read.text, read.tag), named, strict=True)
+    )
+    if (named[1] and tag is None) or -1 in (word, tag) or tag == (word or 0):
+        raise _no_tag(read.tag)
     # Lines that are not text are reported in their place among the others.
     flaws = BadRows(path, kept=sys.maxsize)
     lines = dict(numbered_lines(path, where, flaws))
-    layout, unread = _Layout.of([*lines.items()], place), Unread(path, "column")
-    unread.note(layout.unread, ())
-    unread.report()
-    comments, inside, errors = 0, False, iter(flaws.errors)
-    for number in range(1, len(lines) + len(flaws.errors) + 1):
+    first = next(filter(str.strip, lines.values()), "")
+    if first.startswith("#begin document"):
+        tabs = any("\t" in line for line in lines.values() if not line.startswith("#"))
+        layout: _Layout = _Brackets(0, 0, tabs, 3, _BRACKETS if tag is None else tag)
+        tags = layout.place + 1
+        log(f"{path}: begins as files of CoNLL-2012: words are in column 4, tags in {tags}")
+    else:
+        layout, unread = _Layout.of([*lines.items()], word, tag, path), Unread(path, "column")
+        unread.note(layout.unread, ())
+        unread.report()
+    comments, place, errors = 0, 0, iter(flaws.errors)  # place: of the word in its sentence
+    for number in range(1, len(lines) + len(flaws.errors) + 2):
+        line = "" if number > len(lines) + len(flaws.errors) else lines.get(number)
+        if line is not None and _SENTENCE_END.fullmatch(line):
+            with bad:
+                layout.end(f"{path}:{number - 1}")
+            place = 0
+            yield number, None
+            continue
         with bad:
-            if (line := lines.get(number)) is None:
+            if line is None:
                 raise next(errors)
-            if _SENTENCE_END.fullmatch(line):
-                inside = False
-                yield number, None
-                continue
-            if layout.is_comment(line, inside, f"{path}:{number}"):
+            if layout.is_comment(line, place > 0, f"{path}:{number}"):
                 comments += 1
                 continue
-            inside = True
-            cells = layout.cells(line, f"{path}:{number}")
-            yield number, (cells[0], cells[place])
+            place += 1
+            yield number, layout.row(line, place, f"{path}:{number}")
     if comments:
         log(f"{path}: {plural(comments, 'line')} that begin with # left out as comments")
 
 
-@dataclasses.dataclass(frozen=True)
+def _no_tag(name: object) -> ConfigError:
+    return ConfigError(
+        f"data.read.tag {name}: columns have numbers, and words are in the first, or in that of "
+        f"data.read.text: give a number from 2, or leave it out for the last column"
+    )
+
+
+@dataclasses.dataclass
 class _Layout:
     """The columns of a file, as in its first line that can only be a word with its tag.
 
@@ -558,47 +617,74 @@ class _Layout:
         first: The number of that line.
         width: The number of columns.
         tabs: Whether tabs separate them.
-        place: Index of the column of tags.
+        word: Index of the column of words.
+        place: Index of the column of tags; -1 is the last.
+        begin: The number of the first word of a sentence, if the first column numbers them.
         tags: The tags of all lines that can only be words.
     """
 
     first: int
     width: int
     tabs: bool
+    word: int
     place: int
-    tags: frozenset[str]
+    begin: int | None = None
+    tags: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, lines: list[tuple[int, str]], place: int) -> "_Layout":
-        """Returns the layout of numbered lines."""
-        plain = [
-            (number, line)
-            for number, line in lines
-            if not _MARK.match(line) and not _SENTENCE_END.fullmatch(line)
-        ]
+    def of(
+        cls, lines: list[tuple[int, str]], word: int | None, tag: int | None, path: str
+    ) -> "_Layout":
+        """Returns the layout of numbered lines, given the columns that are named; says it."""
+        lines = [(number, line) for number, line in lines if not _SENTENCE_END.fullmatch(line)]
+        plain = [(number, line) for number, line in lines if not _MARK.match(line)]
+        numbered = [(number, line) for number, line in plain if not line.startswith("#")]
+        tabs = bool(plain) and "\t" in (numbered or plain)[0][1].strip()
+        rows = [_cells(line, tabs) for _, line in numbered]
+        begin, counts = None, [row[0] for row in rows if len(row) > 2 and is_number(row[0])]
+        if word is None and 2 * len(counts) > len(rows):
+            begin, plain, word = min(int(counts[0]), 1), numbered, 1
         first, example = plain[0] if plain else (0, "")
-        tabs = "\t" in example.strip()
-        every = (_cells(line, tabs) for _, line in plain)
-        tags = frozenset(cells[place] for cells in every if len(cells) > max(1, place))
-        return cls(first, len(_cells(example, tabs)), tabs, place, tags)
+        width, place = len(_cells(example, tabs)), -1 if tag is None else tag
+        every = [_cells(line, tabs) for _, line in plain]
+        if begin is not None:
+            columns = list(zip(*(row[2:] for row in every if len(row) == width == 4), strict=True))
+            if tag is None and columns and all(map(marks_entities, columns)):
+                place = 2
+                log(
+                    f"{path}: columns 3 and 4 have entities, as in GermEval 2014: those of 3 are "
+                    f"read, the outer ones; give data.read.tag 4 for the inner ones"
+                )
+            if place == word:
+                raise _no_tag(place + 1)
+            log(f"{path}: column 1 numbers the words of column 2; tags are in {place % width + 1}")
+        most = max(1, place, word or 0)
+        tags = frozenset(cells[place] for cells in every if len(cells) > most)
+        return cls(first, width, tabs, word or 0, place, begin, tags)
 
     @property
     def unread(self) -> list[str]:
-        """The numbers of the columns between words and tags that are not read."""
-        return [str(i + 1) for i in range(1, self.width) if i != self.place % self.width]
+        """The numbers of the columns that are not read."""
+        read = self.word, self.place % max(self.width, 1), 0 if self.begin is not None else -1
+        return [str(i + 1) for i in range(self.width) if i not in read]
 
-    def cells(self, line: str, where: str) -> list[str]:
-        """Returns the cells of a line.
+    def row(self, line: str, place: int, where: str) -> Row:
+        """Returns the word and the tag of a line.
+
+        Args:
+            line: The line.
+            place: The number of its word in the sentence, from 1.
+            where: The place of the line, for messages.
 
         Raises:
-            DataError: Their number is wrong.
+            DataError: The number of its columns, or of its word, is wrong.
         """
-        cells, needed = _cells(line, self.tabs), max(2, self.place + 1)
+        cells, needed = _cells(line, self.tabs), max(2, self.word + 1, self.place + 1)
         count = plural(len(cells), "column")
         if len(cells) < needed:
             raise DataError(
-                f"{where}: {count}, and the tag is in column {needed}: correct the line, or name "
-                f"another by data.read.tag"
+                f"{where}: {count}, and the {'word' if needed == self.word + 1 else 'tag'} is in "
+                f"column {needed}: correct the line, or name another by data.read.tag"
             )
         if len(cells) != self.width:
             mark = "tabs" if self.tabs else "blanks"
@@ -607,7 +693,16 @@ class _Layout:
                 f"{where}: {count} separated by {mark}, but line {self.first} has {self.width}: "
                 f"correct the line{hint}"
             )
-        return cells
+        if self.begin is not None and cells[0] != str(place - 1 + self.begin):
+            raise DataError(
+                f"{where}: the word has number {cells[0][:40]!r}, but {place - 1 + self.begin} is "
+                f"needed: words count from {self.begin}, and an empty line ends a sentence; if "
+                f"column 1 has no numbers but words, give data.read.text 1"
+            )
+        return cells[self.word], cells[self.place]
+
+    def end(self, where: str) -> None:
+        """Ends a sentence."""
 
     def is_comment(self, line: str, inside: bool, where: str) -> bool:
         """Returns whether a line is a comment, such as ``# id 7``, and not the word ``#``.
@@ -620,6 +715,8 @@ class _Layout:
         Raises:
             DataError: It may be either.
         """
+        if self.begin is not None:
+            return line.startswith("#")
         if not _MARK.match(line):
             return False
         cells = _cells(line, self.tabs)
@@ -627,13 +724,68 @@ class _Layout:
             return True
         if cells[self.place] in self.tags:
             return False
-        if inside and cells[0] == "#":
+        if inside and cells[self.word] == "#":
             raise DataError(
                 f"{where}: a comment or the word '#' with the tag {cells[self.place]!r}, which "
                 f"occurs nowhere else: move a comment before the sentence, or write a tab after "
                 f"the word"
             )
         return True
+
+
+_BRACKETS = 10  # the column of entities of CoNLL-2012, from 0
+_BRACKET = re.compile(r"(?:\((?P<opens>[^()*]+))?\*?(?P<closes>\))?")
+
+
+@dataclasses.dataclass
+class _Brackets(_Layout):
+    """The columns of CoNLL-2012, which has entities such as ``(PERSON*`` and ``*)``.
+
+    Attributes:
+        inside: The type of the entity that is open; empty outside.
+    """
+
+    inside: str = ""
+
+    def row(self, line: str, place: int, where: str) -> Row:
+        """Returns the word and the tag of a line, as in the base class, in IOB2.
+
+        Raises:
+            DataError: Columns are missing, brackets do not match, or words are left out.
+        """
+        cells = _cells(line, self.tabs)
+        if len(cells) <= max(self.word, self.place):
+            raise DataError(
+                f"{where}: {plural(len(cells), 'column')}, but CoNLL-2012 has 12 or more"
+            )
+        if cells[self.word] == "[WORD]":
+            raise DataError(f"{where}: '[WORD]': add the words to the file, as OntoNotes describes")
+        if self.place != _BRACKETS:
+            return cells[self.word], cells[self.place]
+        found = _BRACKET.fullmatch(cells[self.place])
+        opens, closes = (found["opens"], found["closes"]) if found else (None, None)
+        if not found or (opens and self.inside) or (closes and not (opens or self.inside)):
+            raise DataError(
+                f"{where}: the entity {cells[self.place][:40]!r} inside {self.inside or 'none'!r}: "
+                f"entities are (TYPE*, * and *), one after another"
+            )
+        kind = opens or self.inside
+        self.inside = "" if closes else kind
+        return cells[self.word], f"{'B' if opens else 'I'}-{kind}" if kind else "O"
+
+    def end(self, where: str) -> None:
+        """Ends a sentence.
+
+        Raises:
+            DataError: An entity is open.
+        """
+        kind, self.inside = self.inside, ""
+        if kind:
+            raise DataError(f"{where}: the entity ({kind}* is not closed in its sentence")
+
+    def is_comment(self, line: str, inside: bool, where: str) -> bool:
+        """Returns whether a line begins or ends a document."""
+        return line.startswith("#")
 
 
 def _cells(line: str, tabs: bool) -> list[str]:

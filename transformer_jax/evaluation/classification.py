@@ -1,8 +1,7 @@
 """Metrics of classification: accuracy, F1, correlation, entities, and reports of classes."""
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.core.text_tables import aligned
+from transformer_jax.data.tag_schemes import entities, marks_entities
 from transformer_jax.evaluation.matching_counts import check_lengths
 
 __all__ = [
@@ -162,40 +162,6 @@ def _check_range(predictions: _Labels, references: _Labels, classes: int) -> Non
                 f"a {side} is {outside[0]}: {classes} classes have labels 0 to {classes - 1}"
                 f"; leave out labels not to be scored, such as padding"
             )
-
-
-_BEGINS, _ENDS = "BSU", "ESLU"  # the first and the last tag of an entity, besides I
-
-
-def marks_entities(labels: Sequence[str]) -> bool:
-    """Returns whether tags mark entities: B-PER, I-PER and O, and E, L, S, U for ends.
-
-    Example:
-        >>> marks_entities(["B-PER", "I-PER", "O"]), marks_entities(["NOUN", "X"])
-        (True, False)
-    """
-    tags = [label for label in labels if label != "O"]
-    return bool(tags) and all(re.match(r"[BIELSU]-.", tag) for tag in tags)
-
-
-def entities(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Yields the first place, the place after the last, and the type of each entity.
-
-    An I that follows no tag of its type begins an entity, as in the evaluation of CoNLL-2000
-    (Tjong Kim Sang and Buchholz 2000).
-
-    Example:
-        >>> [*entities(["B-PER", "I-PER", "O", "B-LOC", "I-PER"])]
-        [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'PER')]
-    """
-    begin, last = 0, "O"
-    for place, tag in enumerate([*tags, "O"]):
-        goes_on = tag[0] not in _BEGINS and tag[1:] == last[1:] and last[0] not in _ENDS
-        if not goes_on:
-            if last != "O":
-                yield begin, place, last[2:]
-            begin = place
-        last = tag
 
 
 def entity_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:

@@ -14,6 +14,7 @@ from transformer_jax.data.labeled import (
     LabeledSplits,
     Questions,
     Tagged,
+    in_scheme_of,
     label_names,
     open_labeled,
     read_labeled,
@@ -219,6 +220,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
         if not parts:
             raise ConfigError(f"{request.run}: no test or validation examples: give --data")
         opened = Pretrained.load(facts, *FINE_TUNED)
+        parts = {name: in_scheme_of(part, labels) for name, part in parts.items()}
         for part in parts.values():
             log_texts(part, opened.tokenizer)
         check_task(facts, kind)
