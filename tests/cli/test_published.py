@@ -30,6 +30,7 @@ TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers r
 SPECIAL = {
     "bert": BERT_SPECIAL, "gpt2": ("<s>", "<pad>", "</s>", "<unk>"),
     "llama": ("<s>", "<pad>", "</s>", "<unk>"), "bart": ("<s>", "<pad>", "</s>", "<unk>"),
+    "mpnet": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     **dict.fromkeys(("opt", "phi3", "qwen2", "gemma"), ("<s>", "<pad>", "</s>", "<unk>")),
     "t5": ("<pad>", "</s>", "<unk>", "<other>"),
     "camembert": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "electra": BERT_SPECIAL,
@@ -66,6 +67,9 @@ USES = [
     ("bert_tag", ["tag", "{}", "{text}"]),
     ("camembert", ["fill-mask", "{}", "the [MASK]"]),
     ("camembert_tag", ["tag", "{}", "{text}"]),
+    ("mpnet", ["fill-mask", "{}", "the [MASK]"]),
+    ("mpnet_bare", ["semantic-search", "{}", "{text}", "the river"]),
+    ("mpnet_cls", ["classify", "{}", "{text}"]),
     ("electra", ["tag", "{}", "{text}", "--columns"]),
     ("electra_mlm", ["fill-mask", "{}", "the [MASK]"]),
     ("electra_bare", ["semantic-search", "{}", "{text}", "the river"]),

@@ -294,6 +294,7 @@ NOT_THERE = {
     "attention.qk_norm": variant(attention={"qk_norm": True}),
     "positions.kind alibi": variant(positions={"kind": "alibi"}),
     "positions.kind relative": variant(DECODER, positions={"kind": "relative"}),
+    "positions.kind learned_relative": variant(positions={"kind": "learned_relative"}),
     "positions.rope_scaling": variant(positions=ROTARY | {"rope_scaling": (8.0, 1.0, 4.0, 16)}),
     "positions.rope_dynamic": variant(positions=ROTARY | {"rope_dynamic": (2.0, 16)}),
     "positions.rope_attention_factor": variant(
@@ -343,7 +344,7 @@ SETTINGS = {
 # The same for choices: the writer has an else for the last one. Others raise a KeyError there.
 CHOICES = {
     (PositionConfig, "kind"): """none learned sinusoidal sinusoidal_halves sinusoidal_fairseq
-        sinusoidal_2d concatenated rope alibi relative""",
+        sinusoidal_2d concatenated rope alibi relative learned_relative""",
     (NormConfig, "kind"): "layer rms",
     (NormConfig, "placement"): "post pre sandwich",
 }

@@ -38,6 +38,7 @@ UNTIED = [
     ("bert_mlm", False, "cls.predictions.decoder.bias"),
     ("roberta", False, "lm_head.decoder.bias"),
     ("camembert", False, "lm_head.decoder.bias"),
+    ("mpnet", False, "lm_head.decoder.bias"),
     ("distilbert", False, "vocab_projector.weight"),
     ("electra_mlm", False, "generator_lm_head.weight"),
 ]

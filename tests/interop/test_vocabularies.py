@@ -458,6 +458,20 @@ def test_word_pieces_follow_their_settings(tmp_path, settings, wanted):
     assert ours(tmp_path).eos == 3
 
 
+def test_mpnet_frames_word_pieces_as_roberta_does(tmp_path):
+    lines = "<s>\n<pad>\n</s>\n<unk>\n[UNK]\n[MASK]\n[\nmask\n]\nfox\n<mask>\n"
+    write(tmp_path, vocab__txt=lines, tokenizer_config__json={"tokenizer_class": "MPNetTokenizer"})
+    text, special = find_tokenizer(tmp_path)
+    assert special == {
+        "pad": "<pad>", "unk": "[UNK]", "bos": "<s>", "eos": "</s>", "mask": "<mask>",
+    }  # fmt: skip
+    backend = tokenizers.Tokenizer.from_str(text)
+    given = backend.encode("fox <mask> ox", "[MASK]")
+    assert given.ids == [0, 9, 10, 4, 2, 2, 6, 7, 8, 2]
+    # The blank before a mask belongs to it.
+    assert given.offsets[2] == (3, 10)
+
+
 @pytest.mark.parametrize(("settings", "lines", "what"), [
     ({"do_lower_case": "yes"}, WORD_PIECES, "do_lower_case is 'yes'"),
     ({"do_basic_tokenize": False}, WORD_PIECES, "without splitting words"),

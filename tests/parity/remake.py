@@ -33,6 +33,7 @@ DISTIL = {
     "max_position_embeddings": 44,
 }  # fmt: skip
 ELECTRA = BERT | {"embedding_size": 20}
+MPNET = BERT | {"max_position_embeddings": 46}
 GPT2 = {
     "vocab_size": V, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 44,
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
@@ -113,6 +114,11 @@ MODELS = {
     "electra_cls": (
         hf.ElectraForSequenceClassification,
         hf.ElectraConfig(**ELECTRA | {"embedding_size": 32}, num_labels=3),
+    ),
+    "mpnet": (hf.MPNetForMaskedLM, hf.MPNetConfig(**MPNET, hidden_act="relu")),
+    "mpnet_bare": (hf.MPNetModel, hf.MPNetConfig(**MPNET)),
+    "mpnet_cls": (
+        hf.MPNetForSequenceClassification, hf.MPNetConfig(**MPNET, num_labels=3)
     ),
     "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2)),
     "gpt2_multi": (hf.GPT2ForSequenceClassification, hf.GPT2Config(**GPT2, **MULTI)),

@@ -38,7 +38,7 @@ REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)
 # One of each family, between them with every head.
 QUICK = (
-    "bert_mlm", "bert_qa", "roberta", "camembert_tag", "distilbert_cls", "electra", "gpt2",
+    "bert_mlm", "bert_qa", "roberta", "camembert_tag", "distilbert_cls", "electra", "mpnet", "gpt2",
     "gpt2_multi", "llama_yarn", "qwen3_number", "gemma2", "phi3_short", "stablelm",
     "starcoder2", "opt_post", "bart", "marian_unshared", "t5_gated", "vit", "deit", "clip",
     "siglip",
@@ -148,6 +148,8 @@ CHANGES = [
     ("positions.kind", "marian", "sinusoidal"),
     ("positions.kind", "m2m_100", "sinusoidal_halves"),
     ("positions.kind", "llama", "none"),
+    ("positions.kind", "mpnet", "learned"),
+    ("positions.kind", "mpnet", "relative"),
     ("positions.max_length", "bert", 43),
     ("positions.offset", "bart", 0),
     ("positions.offset", "roberta", 1),
@@ -337,6 +339,11 @@ KEYS = {
                 "max_position_embeddings": 40, "is_decoder": True, "hidden_dropout_prob": 0.2},
     "electra_cls": {"embedding_size": None, "problem_type": "multi_label_classification",
                     "architectures": ["ElectraForTokenClassification"]},
+    "mpnet": {"hidden_act": "gelu", "hidden_size": 64, "intermediate_size": 40,
+              "layer_norm_eps": 1e-5, "max_position_embeddings": 40, "num_attention_heads": 2,
+              "num_hidden_layers": 3, "vocab_size": 90, "pad_token_id": 0,
+              "relative_attention_num_buckets": 16, "hidden_dropout_prob": 0.2,
+              "attention_probs_dropout_prob": 0.2},
     "camembert": {"hidden_act": "gelu_new", "pad_token_id": 2, "type_vocab_size": 2},
     "camembert_tag": {"architectures": ["CamembertForMaskedLM"]},
     "llama": {"attention_bias": True, "head_dim": 16, "hidden_act": "gelu", "mlp_bias": True,

@@ -21,6 +21,7 @@ COPIES = (
     (r"lm_head\.bias", "lm_head.decoder.bias"),
     (r"distilbert\.embeddings\.word_embeddings\.weight", "vocab_projector.weight"),
     (r"electra\.embeddings\.word_embeddings\.weight", "generator_lm_head.weight"),
+    (r"mpnet\.embeddings\.word_embeddings\.weight", "lm_head.decoder.weight"),
     (r"transformer\.wte\.weight", "lm_head.weight"),
     (r"model\.(decoder\.)?embed_tokens\.weight", "lm_head.weight"),
     (r"model\.shared\.weight", "lm_head.weight"),
@@ -33,7 +34,7 @@ COPIES = (
 HEADS = {  # what reads the folder of a model without head
     "bert": "BertModel", "roberta": "RobertaModel", "camembert": "CamembertModel",
     "distilbert": "DistilBertModel", "electra": "ElectraModel", "vit": "ViTModel",
-    "deit": "DeiTModel",
+    "deit": "DeiTModel", "mpnet": "MPNetModel",
 }  # fmt: skip
 HEADLESS = re.compile(
     r"(cls|lm_head|vocab_.*|generator_.*|discriminator_predictions|(cls_|distillation_)?classifier|pre_classifier|"
@@ -73,7 +74,9 @@ def bare(tensors):
     """The tensors of the body alone, as a model without head is saved."""
     body = {name: value for name, value in tensors.items() if not HEADLESS.fullmatch(name)}
     return {
-        re.sub(r"^(bert|roberta|distilbert|electra|transformer|model|vit|deit)\.", "", name): value
+        re.sub(
+            r"^(bert|roberta|distilbert|electra|mpnet|transformer|model|vit|deit)\.", "", name
+        ): value
         for name, value in body.items()
     }
 

@@ -58,6 +58,7 @@ CASES = [
     ("RobertaForMaskedLM", SIZES, "query", {"modules_to_save": ["lm_head"]}),
     ("RobertaForMaskedLM", SIZES, "dense", {}),
     ("BertModel", SIZES, "dense", {}),
+    ("MPNetForMaskedLM", SIZES | {"pad_token_id": 1}, "q v o lm_head.decoder", {}),
     ("BertForSequenceClassification", SIZES, "all-linear",
      {"task_type": "SEQ_CLS", "init_lora_weights": "pissa"}),
     ("BertForTokenClassification", SIZES, "query", {"task_type": "TOKEN_CLS"}),

@@ -18,7 +18,7 @@ TEXTS = [
     "I sat on the bank of the river.", "I took cash to the bank.", "rivers ran; who ran?", "a", LONG
 ]  # fmt: skip
 FOLDERS = 30
-SPECIAL = {"roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
+SPECIAL = dict.fromkeys(("roberta", "mpnet"), ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
 PROMPTS = {"query": "who ran: ", "document": "The bank ", "passage": "a ", "Other": "CASH; "}
 OLD_MODES = {
     "cls": "pooling_mode_cls_token",
@@ -65,7 +65,7 @@ def drawn(number, path):
     from sentence_transformers.sentence_transformer import modules as models
 
     draw = random.Random(number)
-    layout = ["bert_bare", "roberta", "distilbert", "electra_bare"][number % 4]
+    layout = ["bert_bare", "roberta", "distilbert", "electra_bare", "mpnet_bare"][number % 5]
     encoder(layout, path / "encoder")
     length = draw.choice([None, 7, 20, 30])
     torch_module(number)

@@ -377,14 +377,14 @@ def longer(
             )
         if context is None:
             return config
-        if context > places.max_length and places.kind == "learned":
+        if context > places.max_length and places.learned:
             raise ConfigError(
                 f"--context is {context}: the model has only {places.max_length} learned positions"
             )
         stretch = max(1.0, context / places.max_length) if interpolate else 1.0
         stretch *= places.rope_interpolation
         # Keep all rows of a table of learned positions.
-        rows = places.max_length if places.kind == "learned" else context
+        rows = places.max_length if places.learned else context
         places = dataclasses.replace(places, max_length=rows, rope_interpolation=stretch)
         return dataclasses.replace(config, positions=places)
 

@@ -52,7 +52,7 @@ def read_length(facts: Facts) -> int:
     config, fields = facts.transformer, facts.record
     most = config.positions.max_length
     # A published model never reads more than its folder says.
-    if "published" not in fields and (config.positions.kind != "learned" or config.decoder_layers):
+    if "published" not in fields and (not config.positions.learned or config.decoder_layers):
         return most
     part = fields.get("task" if "task" in fields else "training")
     length = (

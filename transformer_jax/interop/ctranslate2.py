@@ -130,7 +130,9 @@ def refusal(model: Model) -> str | None:
             both and scores.sliding_window is not None
         ),
         "attention.qk_norm is not supported with an encoder": both and config.attention.qk_norm,
-        "positions.kind concatenated is not supported": places.kind == "concatenated",
+        f"positions.kind {places.kind} is not supported": (
+            places.kind in ("concatenated", "learned_relative")
+        ),
         "positions.kind relative needs an encoder": not both and places.kind == "relative",
         "norm.placement sandwich is not supported with an encoder": (
             both and config.norm.placement == "sandwich"

@@ -358,7 +358,7 @@ def _check_config_sizes(config: TransformerConfig, tensors: TensorFolder) -> Non
     if config.image.image_size:
         sizes["patches"] = config.image.patch_size**2 * config.image.num_channels * config.d_model
     places = config.positions
-    if places.kind == "learned":
+    if places.learned:
         sizes["number of positions"] = (places.max_length + places.offset) * config.embedding_size
     for what, elements in sizes.items():
         if elements > most:

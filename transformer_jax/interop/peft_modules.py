@@ -24,7 +24,7 @@ def bare_name(name: str) -> str:
         >>> bare_name("transformer.wte.weight"), bare_name("lm_head.weight")
         ('wte.weight', 'lm_head.weight')
     """
-    return re.sub(r"^(transformer|model|bert|roberta|distilbert|electra|vit)\.", "", name)
+    return re.sub(r"^(transformer|model|bert|roberta|distilbert|electra|mpnet|vit)\.", "", name)
 
 
 def untied(model: Model) -> Model:

@@ -32,6 +32,8 @@ _Convert = Callable[[], tokenizers.Tokenizer]
 _LEFT_TO_RIGHT = ("gpt2", "gpt_neo", "codegen", "opt")
 _EXTRA = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _PLAIN = ("llama", "codellama", "code_llama", "mistral", "mixtral")
+# MPNet's names for special tokens of a WordPiece vocabulary.
+_MPNET = {"pad": "<pad>", "unk": "[UNK]", "bos": "<s>", "eos": "</s>", "mask": "<mask>"}
 # Special tokens before the pieces, and the number of pieces that they replace, by family.
 _NUMBERED = {
     "camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), ("<unk>",)),
@@ -183,6 +185,9 @@ def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
     vocab = {token: id for id, token in enumerate(lines)}
     if len(vocab) != len(lines):
         raise DataError("has a duplicate line")
+    mpnet = settings.family == "mpnet"
+    if mpnet:
+        settings.names = _MPNET | settings.names
     names = {"unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"} | settings.names
     if names["unk"] not in vocab:
         raise DataError(f"has no {names['unk']}")
@@ -195,8 +200,9 @@ def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece("##")
-    _mark(backend, [*names.values(), "[PAD]", "[MASK]"])
-    _frame(backend, (names["bos"],), (names["eos"],))
+    _mark(backend, [*names.values(), *(() if mpnet else ("[PAD]", "[MASK]"))])
+    between = (names["eos"],) * (2 if mpnet else 1)
+    _frame(backend, (names["bos"],), (names["eos"],), between=between)
     return backend
 
 

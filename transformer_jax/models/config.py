@@ -1,7 +1,7 @@
 """The configuration of a model, as small groups of frozen dataclasses.
 
-One set of fields covers Vaswani et al. 2017, BERT, RoBERTa, ELECTRA, DistilBERT, GPT-2, BART,
-Marian, T5, ViT and Llama; model code depends on fields, never on a model's name.
+One set of fields covers Vaswani et al. 2017, BERT, RoBERTa, ELECTRA, DistilBERT, MPNet, GPT-2,
+BART, Marian, T5, ViT and Llama; model code depends on fields, never on a model's name.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class PositionConfig(Configuration, group="positions"):
     # sinusoidal_halves: sines, then cosines (Marian); sinusoidal_fairseq: the same with other
     # frequencies (M2M100); sinusoidal_2d: these for the row and the column of a patch (images);
     # concatenated: sinusoids appended to each embedding instead of added, and projected to d_model
-    # if the widths differ; relative: biases of T5.
+    # if the widths differ; relative: biases of T5; learned_relative: these and a table (MPNet).
     kind: Literal[
         "none",
         "learned",
@@ -82,6 +82,7 @@ class PositionConfig(Configuration, group="positions"):
         "rope",
         "alibi",
         "relative",
+        "learned_relative",
     ] = "sinusoidal"
     # Longest sequence: the rows of a learned table, less the offset.
     max_length: Annotated[int, Range(1, 1 << 30)] = 1024
@@ -109,6 +110,21 @@ class PositionConfig(Configuration, group="positions"):
     max_distance: Annotated[int, Range(1, 1 << 30)] = 128
 
     @property
+    def learned(self) -> bool:
+        """Returns whether a learned table is added to embeddings."""
+        return self.kind in ("learned", "learned_relative")
+
+    @property
+    def relative(self) -> bool:
+        """Returns whether learned biases of distances are added to scores."""
+        return self.kind in ("relative", "learned_relative")
+
+    @property
+    def for_attention(self) -> bool:
+        """Returns whether attention applies positions, to queries and keys or to scores."""
+        return self.relative or self.kind in ("rope", "alibi")
+
+    @property
     def bounded(self) -> bool:
         """Returns whether no sequence may exceed ``max_length``.
 
@@ -116,7 +132,7 @@ class PositionConfig(Configuration, group="positions"):
         depend on it.
         """
         depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
-        table = self.kind in ("learned", "concatenated") or self.kind.startswith("sinusoidal")
+        table = self.learned or self.kind.startswith(("concatenated", "sinusoidal"))
         return table or (self.kind == "rope" and depends)
 
     @property
@@ -142,7 +158,7 @@ class PositionConfig(Configuration, group="positions"):
         if self.kind == "rope":
             self._check_rope(head_dim)
         exact = self.num_buckets // (2 if decodes else 4)
-        if self.kind == "relative" and not (self.num_buckets >= 4 and self.max_distance > exact):
+        if self.relative and not (self.num_buckets >= 4 and self.max_distance > exact):
             raise ConfigError(
                 f"positions.num_buckets is {self.num_buckets}: relative positions need at least 4, "
                 f"of which {exact} hold one distance each: fewer than positions.max_distance, "
@@ -594,7 +610,7 @@ def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:
         return
     if config.scores.sliding_window is not None:
         raise ConfigError(f"scores.sliding_window is for attention, and mixer.kind is {mixer.kind}")
-    if config.positions.kind in ("rope", "alibi", "relative"):
+    if config.positions.for_attention:
         raise ConfigError(
             f"positions.kind {config.positions.kind} is for attention, and mixer.kind is "
             f"{mixer.kind}: choose none, learned or sinusoidal"

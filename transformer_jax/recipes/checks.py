@@ -266,7 +266,7 @@ def _check_length(run: Trained, start: Start | None) -> None:
         raising = f" or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
         # The table of a start has as many rows as it has positions.
         positions: Any = getattr(run.model, "positions", run.model)
-        fixed = start is not None and positions.kind == "learned"
+        fixed = start is not None and positions.kind.startswith("learned")
         raise ConfigError(
             f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
             + ("lower it" if fixed else f"lower the one{raising}")

@@ -100,7 +100,7 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     lines += [norm] if embedding.layernorm_embedding else []
     if embedding.type_vocab_size:
         lines.append(f"+ segment vectors  {embedding.type_vocab_size} × {D}")
-    if places.kind == "learned":
+    if places.learned:
         lines.append(f"+ positions  learned, {places.max_length + places.offset} × {D}")
     elif places.kind.startswith("sinusoidal"):
         lines.append(f"+ positions  {places.kind.replace('_', ', ')}")
@@ -130,8 +130,8 @@ def _attention(config: TransformerConfig, part: str, layers: int) -> str:
     if attention.value_dim and attention.value_dim != config.head_dim:
         text += f", values of {attention.value_dim}"
     if part == "self_attention":
-        if config.positions.kind in ("rope", "alibi", "relative"):
-            text += f", {config.positions.kind}{_angles(config)}"
+        if config.positions.for_attention:
+            text += f", {config.positions.kind.removeprefix('learned_')}{_angles(config)}"
         text += _window(config, layers)
     return text
 

@@ -135,6 +135,7 @@ def test_padding_is_no_part_of_a_mean(shape):
 # Positions of every kind begin anew with each text of a row.
 KINDS = [
     {"kind": "learned", "offset": 2, "skip_padding": True, "max_length": LENGTH},
+    {"kind": "learned_relative", "offset": 2, "skip_padding": True, "max_length": LENGTH},
     {"kind": "rope"},
     {"kind": "relative"},
     {"kind": "alibi"},

@@ -17,6 +17,7 @@ _MODULES = (
     "roberta",
     "distilbert",
     "electra",
+    "mpnet",
     "bart",
     "m2m_100",
     "t5",

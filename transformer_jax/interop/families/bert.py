@@ -33,13 +33,13 @@ from transformer_jax.interop.family import (
 from transformer_jax.interop.key_table import KeyTable, activation, number, size, written
 from transformer_jax.models.config import TransformerConfig
 
-__all__ = ["FAMILIES", "RENAMED", "body", "body_fields", "config_of"]
+__all__ = ["FAMILIES", "RENAMED", "TABLE", "body", "body_fields", "config_of"]
 
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _OWN = "cls.predictions.decoder.weight"
 _BIASES = "cls.predictions.bias", "cls.predictions.decoder.bias"
 _HEADS = ("classifier.weight", "qa_outputs.weight")
-_TABLE = KeyTable(
+TABLE = KeyTable(
     size("vocab_size", "vocab_size"),
     size("d_model", "hidden_size"),
     size("encoder_layers", "num_hidden_layers"),
@@ -80,7 +80,7 @@ def config_of(
         "head.bias": True,
         "head.mlm_transform": True,
     }
-    return _TABLE.config(fields, shared | dict(settings))
+    return TABLE.config(fields, shared | dict(settings))
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
@@ -107,21 +107,32 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     )
 
 
-def body(model: Model) -> list[TensorMapping]:
-    """Returns the mappings of embeddings and layers."""
+def body(
+    model: Model,
+    names: tuple[str, str, str, str] = ("self.query", "self.key", "self.value", "output.dense"),
+    norm: str = "output.LayerNorm",
+) -> list[TensorMapping]:
+    """Returns the mappings of embeddings and layers.
+
+    Args:
+        model: The encoder.
+        names: Names of the projections of attention.
+        norm: Name of the norm after attention.
+    """
     at = f"{model.prefix}embeddings."
     mappings = [
         TensorMapping("embedding/table", f"{at}word_embeddings.weight"),
         TensorMapping("encoder/positions/table", f"{at}position_embeddings.weight"),
-        TensorMapping("encoder/segments/table", f"{at}token_type_embeddings.weight"),
         *norm_mappings("encoder/embedding_norm", f"{at}LayerNorm"),
     ]
+    if model.config.embedding.type_vocab_size:
+        name = f"{at}token_type_embeddings.weight"
+        mappings.append(TensorMapping("encoder/segments/table", name))
     for i in range(model.config.encoder_layers):
         ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
-        names = ("self.query", "self.key", "self.value", "output.dense")
         mappings += [
             *attention_mappings(f"{ours}/self_attention", f"{theirs}.attention", names),
-            *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.attention.output.LayerNorm"),
+            *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.attention.{norm}"),
             *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
             *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
             *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
@@ -144,7 +155,7 @@ def mappings(model: Model) -> list[TensorMapping]:
 
 def body_fields(model: Model) -> dict[str, Json]:
     """Returns the keys that BERT, RoBERTa and ELECTRA share."""
-    return {**_TABLE.fields(model.config), **label_fields(model)}
+    return {**TABLE.fields(model.config), **label_fields(model)}
 
 
 def fields(model: Model) -> dict[str, Json]:

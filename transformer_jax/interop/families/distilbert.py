@@ -3,9 +3,6 @@
 Sanh et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/distilbert.
 """
 
-import dataclasses
-
-from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.hf_heads import (
@@ -15,6 +12,7 @@ from transformer_jax.interop.families.hf_heads import (
     label_fields,
     label_mappings,
     pooling_texts,
+    prefixed,
     task_of,
     word_mappings,
 )
@@ -110,14 +108,6 @@ def fields(model: Model) -> dict[str, Json]:
     }
 
 
-def named(model: Model) -> Model:
-    """Returns the model with the prefix of published names."""
-    if model.next_sentence:
-        raise ConfigError("DistilBERT has no head for pairs of texts")
-    bare = not (model.words or model.task)
-    return dataclasses.replace(model, prefix="" if bare else "distilbert.")
-
-
 FAMILIES = (
     ModelFamily(
         types=("distilbert",),
@@ -127,7 +117,7 @@ FAMILIES = (
         ignored=(r".*embeddings\.position_ids",),
         copies=(r"vocab_projector\.weight",),
         tied_names=tied_names((_WORDS, _OWN)),
-        named=named,
+        named=prefixed("DistilBERT", "distilbert."),
         for_heads=pooling_texts("relu"),
     ),
 )

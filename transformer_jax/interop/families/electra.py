@@ -5,7 +5,6 @@ Clark et al. 2020. Layout: https://huggingface.co/docs/transformers/model_doc/el
 
 import dataclasses
 
-from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
@@ -15,6 +14,7 @@ from transformer_jax.interop.families.hf_heads import (
     encoder,
     label_mappings,
     pooling_texts,
+    prefixed,
     task_of,
     word_mappings,
 )
@@ -91,14 +91,6 @@ def fields(model: Model) -> dict[str, Json]:
     }
 
 
-def named(model: Model) -> Model:
-    """Returns the model with the prefix of published names."""
-    if model.next_sentence:
-        raise ConfigError("ELECTRA has no head for pairs of texts")
-    bare = not (model.words or model.task)
-    return dataclasses.replace(model, prefix="" if bare else "electra.")
-
-
 FAMILIES = (
     ModelFamily(
         types=("electra",),
@@ -109,7 +101,7 @@ FAMILIES = (
         tied_names=tied_names((_WORDS, _OWN)),
         copies=(r"generator_lm_head\.weight",),
         renamed=bert.RENAMED,
-        named=named,
+        named=prefixed("ELECTRA", "electra."),
         for_heads=pooling_texts("gelu"),
     ),
 )

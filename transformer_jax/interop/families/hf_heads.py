@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import cast
 
-from transformer_jax.core.errors import CheckpointError
+from transformer_jax.core.errors import CheckpointError, ConfigError
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
@@ -27,6 +27,7 @@ __all__ = [
     "label_mappings",
     "labels_of",
     "pooling_texts",
+    "prefixed",
     "refuse_headless",
     "task_of",
     "word_mappings",
@@ -202,6 +203,22 @@ def pooling_texts(activation: Activation = "tanh") -> Callable[[Model], Model]:
         return dataclasses.replace(model, config=dataclasses.replace(model.config, head=head))
 
     return changed
+
+
+def prefixed(name: str, prefix: str) -> Callable[[Model], Model]:
+    """Returns ``named`` of a family of encoders without a head for pairs of texts.
+
+    Args:
+        name: The name of the family, for errors.
+        prefix: The prefix of tensor names in files with a head.
+    """
+
+    def named(model: Model) -> Model:
+        if model.next_sentence:
+            raise ConfigError(f"{name} has no head for pairs of texts")
+        return dataclasses.replace(model, prefix=prefix if model.words or model.task else "")
+
+    return named
 
 
 def word_mappings(

@@ -4,9 +4,8 @@ Positions start after the padding id. Liu et al. 2019; Conneau et al. 2020; Mart
 Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
 """
 
-import dataclasses
+from collections.abc import Callable
 
-from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
@@ -16,6 +15,7 @@ from transformer_jax.interop.families.hf_heads import (
     encoder,
     label_mappings,
     pooling_texts,
+    prefixed,
     task_of,
     word_mappings,
 )
@@ -28,20 +28,39 @@ from transformer_jax.interop.family import (
     tied_names,
     ties_head,
 )
+from transformer_jax.models.config import TransformerConfig
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "OWN", "described", "heads", "position_fields"]
 
-_WORDS = "roberta.embeddings.word_embeddings.weight"
-_OWN = "lm_head.decoder.weight"
-_BIASES = "lm_head.bias", "lm_head.decoder.bias"
+OWN = ("lm_head.decoder.weight", ("lm_head.bias", "lm_head.decoder.bias"))
 _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
 
 
 def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """Returns an encoder with the heads in the files; a classifier's first map is a pooler."""
+    return described(fields, tensors, "roberta.", bert.config_of)
+
+
+def described(
+    fields: ConfigReader,
+    tensors: Tensors,
+    prefix: str,
+    config_of: Callable[[ConfigReader, dict[str, object]], TransformerConfig],
+) -> Model:
+    """Returns an encoder with RoBERTa's positions and heads.
+
+    Args:
+        fields: The configuration.
+        tensors: The tensors of the folder.
+        prefix: The prefix of tensor names in files with a head.
+        config_of: Function from the keys and settings of positions and heads to a configuration.
+
+    Raises:
+        CheckpointError: A value is invalid.
+    """
     task = task_of(fields, tensors, _HEADS)
-    prefix = "roberta." if tensors.has(_WORDS) else ""
-    pooler = tensors.has(f"{prefix}pooler.dense.weight")
+    table = f"{prefix}embeddings.word_embeddings.weight"
+    prefix = prefix if tensors.has(table) else ""
     words = tensors.has("lm_head.dense.weight")
     # Position 0 is for padding, whose table row is the padding id.
     first = fields.whole("pad_token_id", default=1, least=0) + 1
@@ -55,41 +74,44 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         "positions.offset": first,
         "positions.skip_padding": True,
         "head.mlm_transform_activation": "gelu",  # regardless of the layers
-        "head.pooler": pooler or task in TEXT_TASKS,
-        "head.tie_word_embeddings": not words or ties_head(fields, tensors, _OWN, _WORDS),
+        "head.pooler": tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
+        "head.tie_word_embeddings": not words or ties_head(fields, tensors, OWN[0], table),
     }
-    return encoder(fields, bert.config_of(fields, settings), prefix=prefix, task=task, words=words)
+    return encoder(fields, config_of(fields, settings), prefix=prefix, task=task, words=words)
 
 
 def mappings(model: Model) -> list[TensorMapping]:
     """Returns the mappings of embeddings, layers and heads."""
-    found, texts = bert.body(model), model.task in TEXT_TASKS
-    if texts:
-        found += linear_mappings("pooler", "classifier.dense")
-    elif model.config.head.pooler:
-        found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
-    found += word_mappings(model, "lm_head.dense", "lm_head.layer_norm", _BIASES, _OWN)
+    return bert.body(model) + heads(model)
+
+
+def heads(model: Model) -> list[TensorMapping]:
+    """Returns the mappings of the pooler and the heads."""
+    found, texts = [], model.task in TEXT_TASKS
+    if model.config.head.pooler:
+        name = "classifier.dense" if texts else f"{model.prefix}pooler.dense"
+        found = linear_mappings("pooler", name)
+    found += word_mappings(model, "lm_head.dense", "lm_head.layer_norm", OWN[1], OWN[0])
     return found + label_mappings(model, "classifier.out_proj")
 
 
 def fields(model: Model) -> dict[str, Json]:
     """Returns the configuration of an encoder as RoBERTa."""
-    positions = model.config.positions
     return {
         "model_type": "roberta",
         "architectures": [architecture("Roberta", task=model.task, words=model.words)],
         **bert.body_fields(model),
-        "max_position_embeddings": positions.max_length + positions.offset,
-        "pad_token_id": positions.offset - 1,
+        **position_fields(model),
     }
 
 
-def named(model: Model) -> Model:
-    """Returns the model with the prefix of published names."""
-    if model.next_sentence:
-        raise ConfigError("RoBERTa has no head for pairs of texts")
-    bare = not (model.words or model.task)
-    return dataclasses.replace(model, prefix="" if bare else "roberta.")
+def position_fields(model: Model) -> dict[str, Json]:
+    """Returns the keys of positions."""
+    positions = model.config.positions
+    return {
+        "max_position_embeddings": positions.max_length + positions.offset,
+        "pad_token_id": positions.offset - 1,
+    }
 
 
 FAMILIES = (
@@ -100,11 +122,11 @@ FAMILIES = (
         fields=fields,
         ignored=(r".*embeddings\.position_ids",),
         # A classifier has a separate first map, and files may still have the unused pooler.
-        unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
-        tied_names=tied_names((_WORDS, _OWN), _BIASES),
+        unused=lambda model: (r"(\w+\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
+        tied_names=tied_names(("roberta.embeddings.word_embeddings.weight", OWN[0]), OWN[1]),
         copies=(r"lm_head\.decoder\.(weight|bias)", r"lm_head\.bias"),
         renamed=bert.RENAMED,
-        named=named,
+        named=prefixed("RoBERTa", "roberta."),
         for_heads=pooling_texts(),
     ),
 )

@@ -157,7 +157,7 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Co
     D, item, positions = config.embedding_size, itemsize(config), config.positions
     elements = tokens * D
     tables: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-    if positions.kind == "learned":
+    if positions.learned:
         tables.append(("positions", ((positions.max_length + positions.offset, D),)))
     elif positions.kind.startswith("sinusoidal"):
         tables.append(("positions", ()))
@@ -198,7 +198,7 @@ def _stack(
     tokens, item = B * T, itemsize(config)
     norm_part = lambda path, copies: _norm_part(config, f"{stack}/{path}", copies, tokens)
     yield from _entrance(config, stack, tokens)
-    if config.positions.kind == "relative":
+    if config.positions.relative:
         N, buckets = config.attention.num_heads, config.positions.num_buckets
         moved = item * N * (T * T + buckets)
         yield Component(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
@@ -277,7 +277,8 @@ def mixing_cost(config: TransformerConfig, B: int, T: int, S: int) -> tuple[int,
     sizes = head_sizes(config)
     scores = B * sizes.heads * T * S
     products = 2 * scores * (sizes.head_dim + sizes.value_dim)
-    added = 1 + (config.positions.kind in ("relative", "alibi"))  # the scale, and a bias
+    places = config.positions
+    added = 1 + (places.relative or places.kind == "alibi")  # the scale, and a bias
     added += 2 if config.scores.attn_logit_softcapping is not None else 0
     forward, backward = (n + added for n in SOFTMAX)
     return products + forward * scores, 2 * products + backward * scores

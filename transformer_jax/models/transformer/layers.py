@@ -601,18 +601,18 @@ class Stack(Module):
         D, places, embedding = config.d_model, config.positions, config.embedding
         E = config.embedding_size
         spread = E**-0.5 if embedding.scale is None else 0.02
-        learned, relative = places.kind == "learned", places.kind == "relative"
         rows, heads = places.max_length + places.offset, config.attention.num_heads
         table = lambda use, rows, axes, width, scale: (
             Embed(rows, width, axes, scale=scale, rngs=rngs) if use else None
         )
         segments = embedding.type_vocab_size
-        self.positions = table(learned, rows, ("position", "embed"), E, spread)
+        self.positions = table(places.learned, rows, ("position", "embed"), E, spread)
         self.segments = table(segments, segments, ("token_type", "embed"), E, spread)
         self.embedding_norm = Norm(config.norm, E) if embedding.layernorm_embedding else None
         width = config.input_size
         self.projection = None if width == D else Linear(width, D, ("embed", None), rngs=rngs)
-        self.relative = table(relative, places.num_buckets, ("bucket", "head"), heads, D**-0.5)
+        buckets = places.num_buckets
+        self.relative = table(places.relative, buckets, ("bucket", "head"), heads, D**-0.5)
         inputs = self.positions, self.segments, self.embedding_norm, self.projection, self.relative
         for part in inputs:
             if part is not None:

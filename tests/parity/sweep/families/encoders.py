@@ -1,5 +1,6 @@
-"""Encoders: BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA and DistilBERT with every head."""
+"""Encoders: BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, MPNet and DistilBERT with every head."""
 
+import dataclasses
 from typing import Any
 
 from tests.parity.sweep.drawing import Case, Draw, family
@@ -68,6 +69,16 @@ def electra(draw: Draw) -> Case:
     config["max_position_embeddings"] = draw.positions
     config["embedding_size"] = draw.choice([config["hidden_size"], 5, 24])
     return Case(f"Electra{head}", config, positions=draw.positions)
+
+
+@family("mpnet")
+def mpnet(draw: Draw) -> Case:
+    found = _roberta(draw, "MPNet")
+    rows = draw.positions + 2
+    fields = found.config | {"pad_token_id": 1, "max_position_embeddings": rows}
+    return dataclasses.replace(
+        found, config={key: fields[key] for key in fields if key != "type_vocab_size"}
+    )
 
 
 @family("distilbert")
