@@ -426,6 +426,7 @@ def _read_analogies(path: Path) -> list[str]:
 
 WORDS = lines_format("data.txt", lambda i, text: text, _read_words)
 VECTORS = Format(_write_vectors, _read_vectors)
+GLOVE = lines_format("glove.txt", lambda i, text: f"{text} {i} .5", _read_vectors)
 ANALOGIES = lines_format("data.txt", lambda i, text: f"{text} b c d{i}", _read_analogies)
 SIMILARITIES = lines_format(
     "data.tsv",

@@ -286,6 +286,7 @@ NO_ROWS = {
     "data sets of TensorFlow": "features are named, and rows checked by the library",
     "text for word vectors": "every line is text: none is bad, and none has more",
     "word vectors": "written by programs: a bad line means a damaged file, which is refused",
+    "word vectors of GloVe": "written by programs: a bad line means a damaged file",
     "rewards and rules of users": "code, which has no rows",
     "lines of text": "every line has a line of output: none is left out",
     "results of benchmarks": "written by the package",

@@ -206,6 +206,7 @@ _NO_RUN = "a command reads it and ends: nothing is resumed on it"
 EXEMPT = {
     "data sets of TensorFlow": "their records become the texts, labels and pictures of the others",
     "word vectors": "read at the start of a run, whose parameters are stored: never read again",
+    "word vectors of GloVe": "read at the start of a run: never read again",
     **dict.fromkeys(
         (
             "analogy questions",

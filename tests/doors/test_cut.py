@@ -86,6 +86,7 @@ READERS = {
     "pictures in a JSONL table": "data.jsonl:2: no text for 1.png",
     "pictures in arrays": "data.txt: the text of picture 1 is empty",
     "word vectors": "1 of 3 words left out as broken",
+    "word vectors of GloVe": "1 of 3 words left out as broken",
     "analogy questions": "data.txt:2: 3 words: a question is four words",
     "similar words": "data.tsv:2: a word is empty",
     "lines of text": KEPT,

@@ -75,6 +75,7 @@ CASES: dict[str, Case] = {
     "text for word vectors": Case(words=True),
     "analogy questions": Case(words=True),
     "word vectors": Case(words=True, content=True, read=_find),
+    "word vectors of GloVe": Case(words=True, content=True, read=_find),
 }
 EXEMPT = {
     "data sets of TensorFlow": "rows of a library, collected as the rows of a TSV file are",

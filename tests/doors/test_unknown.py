@@ -206,6 +206,7 @@ EXEMPT = SHOWN | {
     "data sets of TensorFlow": "rows of a library, collected as the rows of a TSV file are",
     "text for word vectors": "its words are the vocabulary",
     "word vectors": "tokens without a vector are counted where embeddings begin",
+    "word vectors of GloVe": "tokens without a vector are counted where embeddings begin",
     "analogy questions": "questions with unknown words are counted by the command",
     "similar words": "pairs with unknown words are counted by the command",
     "demonstrations": "prompts of a finished model, which is not trained",

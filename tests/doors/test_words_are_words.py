@@ -162,6 +162,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "tagged words as JSONL": _as_words("tagged words as JSONL"),
     "text for word vectors": _letters,
     "word vectors": _as_words("word vectors"),
+    "word vectors of GloVe": _as_words("word vectors of GloVe"),
     "analogy questions": _as_words("analogy questions"),
     "similar words": _as_words("similar words"),
     "tag words": _tag,

@@ -85,6 +85,8 @@ def test_gensim_reads_ours_and_we_read_gensims(tmp_path, binary):
         (b"hello world\n", ":1: not a file of word vectors"),
         (b"0 2\n", ":1: not a file of word vectors"),
         (b"2\n", ":1: not a file of word vectors"),
+        (b"tiger cat 7.35\nold new 1.5\n", ":1: not a file of word vectors"),  # pairs of words
+        (b"a 1 2\nb 1 2\nc 1", ":3: 2 fields, but a word with 2 values has 3: the file is cut"),
         (b"9999999 300\nab", ":1: 9,999,999 vectors of size 300 do not fit in 14 bytes"),
         (BINARY[:-4], "word 2 of 2: the file is cut or damaged"),
         (TEXT[:-6], ":3: 2 fields, but a word with 2 values has 3"),
@@ -242,4 +244,43 @@ def test_of_a_word_that_comes_twice_the_first_vector_counts(tmp_path, caplog):
         found = load_embeddings(tmp_path / "v")
     assert found.words == ("a", "b")
     assert found.vectors.ravel().tolist() == [1, 2]
+    assert "1 word comes again" in caplog.text
+
+
+def lines_of(embeddings):
+    return "".join(
+        f"{word} {' '.join(map(str, vector))}\n"
+        for word, vector in zip(embeddings.words, embeddings.vectors, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "end"), [("", ""), ("50 7\n", ""), ("50 7\n", " ")], ids=["GloVe", "word2vec", ".vec"]
+)
+def test_a_header_is_recognized_and_may_be_missing(tmp_path, capfd, head, end):
+    embeddings = made()
+    content = (head + lines_of(embeddings).replace("\n", f"{end}\n")).encode()
+    (tmp_path / "a.vec").write_bytes(content)
+    (tmp_path / "a.vec.gz").write_bytes(gzip.compress(content))
+    for name in ("a.vec", "a.vec.gz"):
+        found = load_embeddings(tmp_path / name)
+        assert found.words == embeddings.words
+        np.testing.assert_array_equal(found.vectors, embeddings.vectors)
+        assert size_of_vectors(tmp_path / name) == embeddings.size
+        assert load_embeddings(tmp_path / name, 3, {"the", "w9"}).words == ("the",)
+    said = capfd.readouterr().err.count("has no header, as GloVe's files: words with 7 values")
+    assert said == (0 if head else 4)
+
+
+def test_words_of_glove_may_have_blanks_but_never_take_a_number(tmp_path, caplog):
+    """GloVe#150: ". . ." and "at name@domain.com" among the words of Common Crawl."""
+    rows = [". . .", "at name@domain.com", "a_b c_d", "5", "one 2.5", "the"]
+    lines = [f"{word} {i} .5 -1\n" for i, word in enumerate(rows)]
+    (tmp_path / "glove.840B.txt").write_text("".join([lines[-1], *lines]))
+    with caplog.at_level(logging.WARNING):
+        found = load_embeddings(tmp_path / "glove.840B.txt")
+    assert found.words == ("the", ". . .", "at name@domain.com", "a_b c_d", "5")
+    assert found.vectors[:, 0].tolist() == [5, 0, 1, 2, 3]
+    assert "1 of 7 words left out as broken" in caplog.text
+    assert ":6: 5 fields" in caplog.text
     assert "1 word comes again" in caplog.text

@@ -1,8 +1,10 @@
-"""Files of word vectors in the two formats of word2vec, which gensim supports too.
+"""Files of word vectors in the two formats of word2vec, which gensim supports too, and of GloVe.
 
-Both begin with a line ``WORDS SIZE``. In the text format, each line has a word and its values,
-separated by blanks. In the binary format, each word is followed by a blank and its values as
-little-endian float32; ``word2vec.c`` then writes a line end, gensim does not.
+Those of word2vec begin with a line ``WORDS SIZE``. In the text format, which fastText calls
+``.vec``, each line has a word and its values, separated by blanks. In the binary format, each word
+is followed by a blank and its values as little-endian float32; ``word2vec.c`` then writes a line
+end, gensim does not. GloVe's files are the text format without the first line; some of their words
+have blanks inside (Pennington et al. 2014).
 """
 
 import codecs
@@ -19,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
+from transformer_jax.core import task_progress
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.output_files import Destination
 from transformer_jax.data.text import local_data, open_bytes
@@ -97,7 +100,7 @@ class Broken:
 
     def __init__(self, path: Path):
         self.path = path
-        self.count = 0
+        self.count = self.rows = 0  # broken words, and all
         self._first = ""
 
     def add(self, where: str, reason: str) -> None:
@@ -105,23 +108,23 @@ class Broken:
         self._first = self._first or f"{self.path}{where}: {reason}"
         self.count += 1
 
-    def tell(self, rows: int) -> None:
+    def tell(self) -> None:
         """Logs the warning, after the file has been read.
 
         Raises:
             DataError: More than half of the words are broken.
         """
-        if 2 * self.count > rows:
+        if 2 * self.count > self.rows:
             raise DataError(
-                f"{self._first}: {self.count:,} of {plural(rows, 'word')} are broken: the file is "
-                f"damaged, or in another format"
+                f"{self._first}: {self.count:,} of {plural(self.rows, 'word')} are broken: the "
+                f"file is damaged, or in another format"
             )
         if self.count:
             log.warning(
                 "%s: %s of %s left out as broken, first %s",
                 self.path,
                 f"{self.count:,}",
-                plural(rows, "word"),
+                plural(self.rows, "word"),
                 self._first,
             )
 
@@ -156,8 +159,8 @@ def _is_number(field: bytes) -> bool:
 def read_text(
     data: BufferedBytes,
     size: int,
-    rows: int,
-    count: int,
+    rows: int | None,
+    count: int | None,
     only: Collection[str] | None,
     broken: Broken,
 ) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
@@ -166,16 +169,17 @@ def read_text(
     Args:
         data: The bytes after the header.
         size: Size of a vector.
-        rows: Number of words to read.
-        count: Number of words according to the header.
+        rows: Number of words to read; None is all.
+        count: Number of words according to the header; None without one, as in GloVe's files, where
+            a word may have blanks inside unless a number follows one.
         only: The requested words; None is all.
         broken: Collects the words that are left out.
 
     Raises:
         DataError: The file is truncated.
     """
-    number, row, longest = 1, 0, LONGEST_WORD + 64 * size
-    while row < rows:
+    number, longest = int(count is not None), LONGEST_WORD + 64 * size
+    while rows is None or broken.rows < rows:
         number += 1
         where = f":{number}"
         line = data.until(b"\n", longest)
@@ -184,15 +188,20 @@ def read_text(
             line = data.take(longest)
             if len(line) == longest and data.peek(1):
                 raise DataError(f"{broken.path}{where}: longer than a word and {size:,} values")
+            if not line and count is None:
+                return
             if not line:
                 raise DataError(
-                    f"{broken.path}{where}: {plural(row, 'word')}, and the first line has "
+                    f"{broken.path}{where}: {plural(broken.rows, 'word')}, and the first line has "
                     f"{count:,}: the file is cut"
                 )
         fields = line.split()
         if not fields and not ended:
             continue  # an empty line is not a word
-        row += 1
+        broken.rows += 1
+        blanks = count is None and len(fields) > size + 1
+        if blanks and not any(map(_is_number, fields[1:-size])):
+            fields = [b" ".join(fields[:-size]), *fields[-size:]]
         if len(fields) != size + 1:
             reason = (
                 f"{plural(len(fields), 'field')}, but a word with {size:,} values has {size + 1:,}"
@@ -201,7 +210,7 @@ def read_text(
                 raise DataError(f"{broken.path}{where}: {reason}: the file is cut or damaged")
             broken.add(where, reason)
             continue
-        word = _word(fields[0], where, broken)
+        word = _word(fields[0], where, broken, blanks=count is None)
         if word is None or (only is not None and word not in only):
             continue
         try:
@@ -229,7 +238,7 @@ def read_binary(
         DataError: The file is truncated, or ten words in a row are broken, because an earlier
             vector or word has the wrong length.
     """
-    shifted = 0
+    shifted, broken.rows = 0, rows
     held: tuple[str, np.ndarray] | None = None  # until the next word shows where its vector ends
     for row in range(1, rows + 1):
         where = f": word {row:,} of {count:,}"
@@ -262,8 +271,8 @@ def read_binary(
         yield held
 
 
-def _word(raw: bytes, where: str, broken: Broken) -> str | None:
-    """Returns a word; None if it is broken."""
+def _word(raw: bytes, where: str, broken: Broken, *, blanks: bool = False) -> str | None:
+    """Returns a word, which may have ``blanks`` inside; None if it is broken."""
     try:
         word = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -271,7 +280,7 @@ def _word(raw: bytes, where: str, broken: Broken) -> str | None:
         return None
     if not word:
         broken.add(where, "the word is empty")
-    elif any(byte in raw for byte in b"\0" + _WHITESPACE):
+    elif any(byte in raw for byte in b"\0" + _WHITESPACE[blanks:]):
         broken.add(where, f"the word {word[:40]!r} has whitespace or NUL")
     else:
         return word
@@ -330,11 +339,13 @@ def save_embeddings(embeddings: WordEmbeddings, path: str | Path, *, binary: boo
 def load_embeddings(
     path: str | Path, limit: int | None = None, only: Collection[str] | None = None
 ) -> WordEmbeddings:
-    """Reads word vectors from a word2vec file, text or binary; ``.gz`` is unpacked.
+    """Reads word vectors from a file of word2vec, fastText or GloVe; ``.gz`` is unpacked.
 
-    The format is detected from the content. A word whose bytes, fields or values are broken is left
-    out, with a warning that counts such words; if more than half are broken, the file is refused.
-    If a word is repeated, the first vector counts, with a warning, as in gensim.
+    The format is detected from the content: a first line with two numbers is a header; without one,
+    lines of a word and its values are GloVe's, and a line says so. A word whose bytes, fields or
+    values are broken is left out, with a warning that counts such words; if more than half are
+    broken, the file is refused. If a word is repeated, the first vector counts, with a warning, as
+    in gensim.
 
     Args:
         path: The file, or the folder of a training of word vectors.
@@ -348,19 +359,28 @@ def load_embeddings(
     path = _file_of(path)
     with _opened(path) as data, np.errstate(over="ignore"):
         header = _header(path, data)
-        rows = header.words if limit is None else min(header.words, limit)
+        count, size = header.words, header.size
+        rows = count if limit is None else limit if count is None else min(count, limit)
         broken = Broken(path)
-        read = read_text if is_text(data.peek(_sample(header.size)), header.size) else read_binary
-        kept = _Kept(header, min(rows, rows if only is None else len(only)), data.length)
-        for word, vector in read(data, header.size, rows, header.words, only, broken):
+        known = [rows, header.most] + ([len(only)] if only is not None else [])
+        kept = _Kept(size, min(number for number in known if number is not None))
+        if count is None:
+            task_progress.log(
+                f"{path}: has no header, as GloVe's files: words with {plural(size, 'value')}"
+            )
+        if count is None or is_text(data.peek(_sample(size)), size):
+            words = read_text(data, size, rows, count, only, broken)
+        else:
+            words = read_binary(data, size, rows or count, count, only, broken)
+        for word, vector in words:
             kept.add(word, vector)
-        if rows == header.words and data.peek(64).strip():
+        if count is not None and rows == count and data.peek(64).strip():
             log.warning(
                 "%s: there is more than the %s of its first line: the rest is ignored",
                 path,
-                plural(header.words, "word"),
+                plural(count, "word"),
             )
-    broken.tell(rows)
+    broken.tell()
     if kept.again:
         log.warning(
             "%s: %s: the first vector of each is used",
@@ -385,10 +405,17 @@ def size_of_vectors(path: str | Path) -> int:
 
 
 class _Header(NamedTuple):
-    """The first line."""
+    """The first line, or what stands for it in a file without one.
 
-    words: int
+    Attributes:
+        words: The number of words; None if the file does not say it.
+        size: The size of a vector.
+        most: The number of vectors to allocate memory for.
+    """
+
+    words: int | None
     size: int
+    most: int
 
 
 class _Data(BufferedBytes):
@@ -401,11 +428,10 @@ class _Data(BufferedBytes):
 class _Kept:
     """The vectors read so far, with each word once."""
 
-    def __init__(self, header: _Header, most: int, length: int | None):
+    def __init__(self, size: int, most: int):
         self.words: dict[str, int] = {}
         self.again = 0
-        known = most if length is not None else min(most, _FIRST_ROWS)
-        self.vectors = np.empty((known, header.size), np.float32)
+        self.vectors = np.empty((max(1, most), size), np.float32)
 
     def add(self, word: str, vector: np.ndarray) -> None:
         """Keeps the first vector of a word."""
@@ -444,18 +470,23 @@ def _opened(path: Path) -> Iterator[_Data]:
 
 
 def _header(path: Path, data: _Data) -> _Header:
-    """Reads the first line: the number of words and the size of a vector."""
+    """Reads the first line: the number of words and the size of a vector.
+
+    Raises:
+        DataError: There is none, and the first lines are no words with values either.
+    """
     if not data.peek(1):
         raise DataError(f"{path}: not a file of word vectors: it is empty")
     if data.peek(3) == codecs.BOM_UTF8:
         data.take(3)
-    fields = (data.until(b"\n", _LONGEST_HEADER) or b"").split()
-    if len(fields) != 2 or not all(field.isdigit() for field in fields) or 0 in map(int, fields):
-        raise DataError(
-            f"{path}:1: not a file of word vectors: the first line is the number of words and the "
-            f'size of a vector, such as "71291 200"'
-        )
+    line, end, _ = data.peek(_LONGEST_HEADER).partition(b"\n")
+    fields = line.split()
+    if not end or len(fields) != 2 or not all(field.isdigit() for field in fields):
+        return _without_header(path, data)
     count, size = map(int, fields)
+    if not count or not size:
+        raise _no_vectors(path)
+    data.take(len(line + end))
     if size > _LARGEST_SIZE:
         raise DataError(
             f"{path}:1: vectors of size {size:,}: at most {_LARGEST_SIZE:,} is supported"
@@ -468,4 +499,28 @@ def _header(path: Path, data: _Data) -> _Header:
             f"{path}:1: {count:,} vectors of size {size:,} do not fit in {most:,} bytes: "
             f"the file is cut, or is not a file of word vectors"
         )
-    return _Header(count, size)
+    return _Header(count, size, count if data.length is not None else min(count, _FIRST_ROWS))
+
+
+def _without_header(path: Path, data: _Data) -> _Header:
+    """Returns the size of most vectors among the first lines."""
+    sample = data.peek(_BLOCK)
+    if len(sample) == _BLOCK:
+        sample = sample[: sample.rfind(b"\n") + 1]
+    lines = [line for line in sample.split(b"\n", _SAMPLE)[:_SAMPLE] if line.strip()]
+    rows = [line.split() for line in lines]
+    fields = [len(row) for row in rows]
+    size = max([0, *fields], key=fields.count) - 1
+    sound = sum(len(row) > size and all(map(_is_number, row[-size:])) for row in rows)
+    if not 2 <= size <= _LARGEST_SIZE or 2 * sound < len(rows):
+        raise _no_vectors(path)
+    shortest = max(2 * size + 2, min(map(len, lines)))  # a value has a digit and a blank
+    most = _FIRST_ROWS if data.length is None else data.length // shortest + 1
+    return _Header(None, size, most)
+
+
+def _no_vectors(path: Path) -> DataError:
+    return DataError(
+        f"{path}:1: not a file of word vectors: the first line is the number of words and the size "
+        f'of a vector, such as "71291 200", or all lines are words with two or more values'
+    )
