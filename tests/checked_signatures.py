@@ -14,13 +14,15 @@ from pathlib import Path
 
 import beartype.claw._ast._clawaststar as injected
 import jaxtyping
-from beartype import BeartypeConf
+from beartype import BeartypeConf, beartype
 from beartype.claw import beartype_packages
 
 SHAPES = re.compile("^(from|import) jaxtyping|TYPE_CHECKING", re.MULTILINE)
 # Whether functions that are defined in functions are checked, too.
 inner_functions = True
 OFTEN = 20  # calls of the outer function, after which its inner functions are no longer checked
+# A whole number is a float to type checkers (PEP 484).
+with_shapes = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 def check_signatures(root: Path) -> None:
@@ -42,8 +44,7 @@ def check_signatures(root: Path) -> None:
         typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
     jaxtyping.jaxtyped = _of_outer_functions(jaxtyping.jaxtyped)
     injected.__beartype__ = _of_outer_functions(injected.__beartype__)
-    jaxtyping.install_import_hook(modules[True], "beartype.beartype")
-    # A whole number is a float to type checkers (PEP 484).
+    jaxtyping.install_import_hook(modules[True], f"{__name__}.with_shapes")
     plain = BeartypeConf(claw_is_pep526=False, is_pep484_tower=True)
     beartype_packages(modules[False], conf=plain)
 

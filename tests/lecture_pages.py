@@ -2,11 +2,15 @@
 
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path(__file__).parents[1] / "docs" / "lectures"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "lectures"
 NAMES = ("inf721", "cs4391", "bishop", "cs287r", "assistant")
 ANCHOR = re.compile(r"^\(([\w-]+)\)=$")
 _FENCE = re.compile(r"^(`{3,})\s*(.*)$")
@@ -82,3 +86,17 @@ def run(name, namespace=None):
         printed = execute(name, cell, namespace)
         assert not (cell.hidden and printed), f"{name}.md: {printed}"
     return namespace
+
+
+def output_of(folder, *arguments):
+    """Returns what a program of tests prints, run in a folder without the flags of tests.
+
+    Warnings are errors.
+    """
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-m", *arguments], cwd=folder, capture_output=True,
+        text=True, env=env | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout

@@ -1,14 +1,19 @@
 """Runs a page of the lectures in the way of the site: with programs that are compiled to run fast.
 
-python -m tests.lecture_program NAME
+python -W error -m tests.lecture_program NAME
 
 Prints its CPU seconds, and those in runs of the reference program of `tests/budget.py`, as JSON.
-Hidden cells and the page itself fail as they do there.
+Hidden cells and the page itself fail as they do there; signatures of the package are enforced.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
+
+from tests import checked_signatures
+
+checked_signatures.check_signatures(Path(__file__).parents[1])
 
 from tests import lecture_pages
 from tests.budget import reference_seconds

@@ -1,40 +1,24 @@
 """The cells of the lectures' pages run as plain Python, in their time.
 
-In a process of their own, as a reader runs them: tests compile at the quickest, and check types.
+In a process of their own, compiled as a reader's are: tests compile at the quickest.
 """
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests import lecture_pages
 
-ROOT = Path(__file__).parents[1]
 # CPU time of a page, in runs of the reference program of `tests/budget.py`, which takes 0.95
 # seconds in a process of its own where all pages together may take six minutes.
 RUNS = 360 / len(lecture_pages.NAMES) / 0.95
-
-
-def output_of(folder, *arguments):
-    """Returns what a program of tests prints, run in a folder without the flags of tests."""
-    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    run = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True,
-        env=env | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 @pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lecture_pages.NAMES)
 def test_the_cells_of_a_page_run(name, tmp_path):
-    report = json.loads(output_of(tmp_path, "tests.lecture_program", name))
+    report = json.loads(lecture_pages.output_of(tmp_path, "tests.lecture_program", name))
     assert report["runs"] < RUNS, f"{name}.md: {report}"
     assert not [*tmp_path.iterdir()], "cells write no files to the current directory"
 
@@ -58,4 +42,4 @@ def test_cells_are_found_and_their_errors_named(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lecture_pages.NAMES)
 def test_a_changed_number_gives_a_new_result(name, tmp_path):
-    assert output_of(tmp_path, "tests.changed_numbers", "0", name) == ""
+    assert lecture_pages.output_of(tmp_path, "tests.changed_numbers", "0", name) == ""

@@ -3,9 +3,6 @@
 import ast
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -84,13 +81,7 @@ def test_rows_agree_to_the_stated_tolerance(monkeypatch):
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_the_cells_of_a_chapter_run(name, tmp_path):
     # In a process of its own: tests compile at the quickest, and such programs are slow.
-    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.course.chapter_program", name], cwd=tmp_path,
-        env=env | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    report = json.loads(run.stdout)
+    report = json.loads(lecture_pages.output_of(tmp_path, "tests.course.chapter_program", name))
     assert report["runs"] < RUNS, report
     assert report["agree"]
     assert not [*tmp_path.iterdir()], "cells write no files to the current directory"

@@ -7,7 +7,7 @@ import os
 import pathlib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from typing import Any, SupportsInt, get_args
 
 import numpy as np
 from jaxtyping import Bool
@@ -225,11 +225,11 @@ class Tokenizer:
             end += 1
         return trimmed(text, start, end)
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[SupportsInt]) -> str:
         """Decodes ids, without special tokens."""
         return self.decode_batch([ids])[0]
 
-    def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
+    def decode_batch(self, rows: Iterable[Iterable[SupportsInt]]) -> list[str]:
         """Decodes many rows of ids, without special tokens."""
         kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
         with guarded():
@@ -248,7 +248,7 @@ class Tokenizer:
         with guarded():
             return text if normalizer is None else str(normalizer.normalize_str(text))
 
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids: Iterable[SupportsInt]) -> list[str]:
         """Returns a readable name for each id, for example for the axes of a plot."""
         return [readable(self._backend, int(i), self._special) for i in ids]
 

@@ -160,7 +160,9 @@ class NgramModel:
             likely = np.where(inside, own[places] + rest[before] * below, likely)
         return likely
 
-    def distribution(self, context: Sequence[int]) -> Float[np.ndarray, " V"]:
+    def distribution(
+        self, context: Sequence[int] | Int[np.ndarray, " T"]
+    ) -> Float[np.ndarray, " V"]:
         """The probability of each next token after the first tokens of a document.
 
         For a long document, its last ``order - 1`` tokens suffice.

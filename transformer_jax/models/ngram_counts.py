@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import SupportsInt
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -62,7 +63,7 @@ class NgramCounts:
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(keys[place] == wanted, place, -1)
 
-    def index(self, run: Iterable[int]) -> int:
+    def index(self, run: Iterable[SupportsInt]) -> int:
         """Index of one n-gram, or -1 if it never occurs.
 
         Example:
