@@ -231,13 +231,24 @@ HEAVY = {"jax", "flax", "optax", "sacrebleu"}
 OF_JAX = {"Array", "ArrayLike", "DTypeLike", "PRNGKeyArray", "PyTree", "Scalar", "ScalarLike"}
 
 
+def heavy_imports(*modules):
+    """Heavy packages that are imported with some modules."""
+    found = set()
+    for name in closure(*modules):
+        for node in ast.parse((PACKAGE / f"{name}.py").read_text()).body:
+            imported = [node.module] if isinstance(node, ast.ImportFrom) else []
+            imported += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            found |= {module.partition(".")[0] for module in imported} & HEAVY
+            if imported == ["jaxtyping"] and {one.name for one in node.names} & OF_JAX:
+                found.add("jax")
+    return found
+
+
 def test_named_runs_are_listed_without_jax():
     """``train --help`` and tab completion read recipes, which say at once what there is."""
     recipes = {module.removeprefix("transformer_jax.") for module in RECIPES.values()}
-    for name in closure("cli.training", *recipes):
-        for node in ast.parse((PACKAGE / f"{name}.py").read_text()).body:
-            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
-            modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []
-            assert not {module.partition(".")[0] for module in modules} & HEAVY, name
-            if modules == ["jaxtyping"]:
-                assert not {one.name for one in node.names} & OF_JAX, name
+    assert heavy_imports("cli.training", *recipes) == set()
+
+
+def test_files_of_outputs_are_scored_without_jax():
+    assert heavy_imports("cli.score_file", "cli.compare") == {"sacrebleu"}

@@ -205,6 +205,11 @@ def _texts(folder: Path) -> None:
         "ws353.txt": ["paris france 7.5", "rome italy 8", "house italy 1.5"],
         "men.txt": ["house home 40", "paris home 10", "rome house 20"],
         "shown.tsv": ["input\toutput", *(f"{i}\t{i + 1}" for i in range(9))],
+        "only/scores/out.en": other[:9], "only/scores/out2.en": EN[1:10],
+        "only/scores/other.en": other[:9], "only/scores/test.en": EN[:9],
+        "only/scores/test.pt": PT[:9],
+        **{f"only/scores/{name}.conll": [f"{word} {'B-PER' if word.istitle() else other}"
+           for word in EN[0].split()] for name, other in (("test", "O"), ("tags", "I-PER"))},
         "only/language-models/test.tsv": ["input\toutput", *(f"{i}\t{i + 1}" for i in range(3))],
     }.items():  # fmt: skip
         _lines(folder / name, lines)

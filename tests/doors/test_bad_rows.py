@@ -13,6 +13,7 @@ from transformer_jax.core.errors import DataError
 from transformer_jax.data.images.data import ImageReadOptions, open_table
 from transformer_jax.data.labeled import LabeledOptions, read_labeled
 from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.evaluation.system_outputs import read_outputs
 from transformer_jax.word_vectors.questions import read_analogies, read_similarities
 
 LAW = 9
@@ -56,6 +57,10 @@ def _listed(name, read, good, bad):
     return Rows(name, lambda path, _: list(read(Path(path))), good, bad, "", "", skips=False)
 
 
+def _read_numbers(path):
+    return read_outputs(path, [path], "regress").texts
+
+
 _USUAL = GenerationConfig(max_new_tokens=4)
 _PROMPT, _NO_PROMPT = lines({"prompt": "one"}), lines({"prompt": 1})
 CASES = ROWS | {
@@ -66,6 +71,7 @@ CASES = ROWS | {
     "requests": _listed(
         "a.jsonl", lambda path: requests_of(path, _USUAL, lambda _: None), _PROMPT, _NO_PROMPT
     ),
+    "outputs with references": _listed("a.txt", _read_numbers, lines("1"), lines("one")),
     "analogy questions": _listed("a.txt", read_analogies, lines("a b c d"), lines("a b")),
     "similar words": _listed("a.txt", read_similarities, lines("a b 1.5"), lines("a b")),
     "questions": _Questions("a.json", _read_questions, "", "", "", ""),

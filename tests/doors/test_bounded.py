@@ -27,6 +27,7 @@ EXEMPT = {
     "prompts in lines or JSONL": "lines of text or JSONL, which are read as those are",
     "requests": "JSONL, which is read as other JSONL is",
     "results of benchmarks": "files that the user's own benchmarks wrote",
+    "outputs with references": "lines, CSV, words with tags and JSON, read as others are",
     "plan of a run": "flags of the user and named runs: nothing from outside",
 }
 

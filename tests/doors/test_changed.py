@@ -216,6 +216,7 @@ EXEMPT = {
             "requests",
             "lines of text",
             "results of benchmarks",
+            "outputs with references",
         ),
         _NO_RUN,
     ),

@@ -107,6 +107,7 @@ EXEMPT = {
     "prompts in lines or JSONL": "prompts to learn from, or lines of text",
     "requests": "each has a line of output: an empty prompt begins a text",
     "results of benchmarks": "written by the package",
+    "outputs with references": "an empty output counts: tests/evaluation/test_output_scores.py",
     "compare samples": "samples of generate, whose prompts must fit, or are counted by prefer",
     "few-shot prompts": "counts prompts that lose examples itself, in each line of its output",
     "compare vectors of a word": "refuses a word that is not in the part that is read",

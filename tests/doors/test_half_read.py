@@ -18,6 +18,7 @@ EXEMPT = NO_ROWS | {
     "demonstrations": "every field is a field of the template, which names those that it uses",
     "prompts in lines or JSONL": "read as prompts to learn from",
     "requests": "a key that is no setting is refused",
+    "outputs with references": "lines; other columns of a table are those that evaluate writes",
     "pictures in class folders": "other files are counted: tests/data/images/test_folders.py",
     "pictures in arrays": "other arrays are named: tests/data/images/test_folders.py",
     "analogy questions": "four words in a line; other lines are refused",

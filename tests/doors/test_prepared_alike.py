@@ -84,6 +84,7 @@ EXEMPT = {
     "prompts in lines or JSONL": "read as lines of text, or as prompts to learn from",
     "requests": "settings as JSON, whose prompt is prepared as that of generate",
     "results of benchmarks": "written by the package: no text of a user",
+    "outputs with references": "compared as they stand, as sacreBLEU does",
     "compare samples": "samples of generate, which prepares the prompts",
     "few-shot prompts": "fills a template and generates: see demonstrations",
     "compare vectors of a word": "finds a word of a sentence in any spelling: see the law of words",

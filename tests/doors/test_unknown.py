@@ -215,6 +215,7 @@ EXEMPT = SHOWN | {
     "requests": "prompts of a finished model, which is not trained",
     "lines of text": "inputs of a finished model, which is not trained",
     "results of benchmarks": "written by the package",
+    "outputs with references": "texts of a finished model, or of another program",
 }
 
 

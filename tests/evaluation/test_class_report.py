@@ -5,7 +5,9 @@ import csv
 import numpy as np
 import pytest
 
+from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.labeled import Questions, Sentences, SquadAnswer, Tagged
+from transformer_jax.decoding.requests import Continuation, Translation
 from transformer_jax.evaluation.classification import (
     accuracy,
     class_report,
@@ -13,9 +15,12 @@ from transformer_jax.evaluation.classification import (
     macro_f1,
     score_intervals,
 )
+from transformer_jax.evaluation.system_outputs import read_outputs
 from transformer_jax.inference.encoding.task_runner import AnswerSpan, TaskRunner
+from transformer_jax.recipes.scored_texts import write_texts
 from transformer_jax.recipes.tasks.predictions import reports, worst, write_predictions
-from transformer_jax.recipes.tasks.scores import predict
+from transformer_jax.recipes.tasks.scores import predict, print_predictions, write_scores
+from transformer_jax.visual.charts import plot_confusions
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -112,9 +117,9 @@ def test_pairs_numbers_tags_and_answers_have_their_rows(tmp_path):
     wanted = {
         "regress": [["a.tsv:2", "a", "c", "1.5", "1.25"], ["a.tsv:3", "b", "d", "3.0", "9.0"]],
         "tag": [
-            ["a.conll:1", "Ann", "B-PER", "B-PER", "0.5"],
-            ["a.conll:2", "Lee", "I-PER", "O", "0.75"],
-            ["a.conll:3", "sat", "O", "O", "1.0"],
+            ["a.conll:1", "1", "Ann", "B-PER", "B-PER", "0.5"],
+            ["a.conll:2", "1", "Lee", "I-PER", "O", "0.75"],
+            ["a.conll:3", "1", "sat", "O", "O", "1.0"],
         ],
         "qa": [
             ["q1", "Where?", "here", "there", "1.5", "0.0"],
@@ -144,3 +149,46 @@ def test_many_classes_show_their_commonest_confusions():
     assert said[-2].split() == ["class", "7", "class", "1", "3"]
     assert said[-1].split() == ["class", "3", "class", "4", "2"]
     assert str(class_report(np.diag(np.full(30, 5)), labels)).endswith("is taken for another")
+
+
+def test_texts_have_rows_with_their_references_and_log_probabilities(tmp_path):
+    made = lambda source, text, worth, count: Translation(
+        source, (Continuation(text, (1,) * count, worth, "end", worth / count),)
+    )
+    texts = [made("ein, Hund", "a dog", -1.5, 3), made("Katze", 'a "cat"\nsat', -0.25, 5)]
+    references = [["the dog", "a dog"], ["cat"]]
+    assert write_texts(tmp_path / "a.csv", texts, references) == 0
+    assert rows_of(tmp_path / "a.csv") == [
+        ["source", "reference", "reference 2", "predicted", "log_prob", "tokens"],
+        ["ein, Hund", "the dog", "a dog", "a dog", "-1.5", "3"],
+        ["Katze", "cat", "", 'a "cat"\nsat', "-0.25", "5"],
+    ]
+    read = read_outputs(tmp_path / "a.csv")
+    assert read == ("translate", ["a dog", 'a "cat"\nsat'], references)
+    assert write_texts(tmp_path / "a.txt", texts, references) == 0
+    assert (tmp_path / "a.txt").read_text() == 'a dog\na "cat" sat\n'
+
+
+def test_other_scores_have_no_rows(tmp_path):
+    with pytest.raises(ConfigError, match=r"not for these scores: name a \.json file"):
+        write_scores(tmp_path / "a.csv", {"loss": 1.0})
+    part = Sentences("a.tsv", ["a"], None, ["1.5"], [2])
+    found = predict(Stub(numbers=np.array([1.25])), "regress", (), part)
+    with pytest.raises(ConfigError, match="this task has no classes to draw"):
+        print_predictions({"data": found}, tmp_path / "a.png", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [3, 30])
+def test_a_picture_has_the_confusions_of_each_part(count, tmp_path):
+    rng = np.random.default_rng(0)
+    matrix = rng.integers(0, 40, (count, count))
+    labels = [f"class {i}" for i in range(count)]
+    reports = {name: class_report(matrix, labels) for name in ("valid", "test")}
+    figure = plot_confusions(tmp_path / "a.png", reports)
+    assert (tmp_path / "a.png").stat().st_size > 5000
+    for ax in figure.axes[:2]:
+        assert np.allclose(ax.images[0].get_array(), matrix / matrix.sum(1, keepdims=True))
+        numbers = [text.get_text() for text in ax.texts]
+        assert numbers == [str(n) for n in matrix.flat] * (count <= 20)
+        assert [text.get_text() for text in ax.get_yticklabels()] == labels

@@ -8,6 +8,7 @@ import pytest
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.sentences import sentences
 from transformer_jax.decoding.generation_config import GenerationConfig
+from transformer_jax.decoding.requests import Continuation, Translation
 from transformer_jax.evaluation.rouge import check_installed, lead, oracle, rouge_scores
 
 WORDS = [
@@ -133,11 +134,12 @@ def test_a_text_without_a_summary_is_summarized_and_not_scored(monkeypatch, caps
 
     texts = Summaries([["It rains."], ["Go."], ["A cat."]], [["It rains."], [], ["A cat."]], "test")
     monkeypatch.setattr(task, "Translator", lambda *_, **__: None)
-    monkeypatch.setattr(task, "decode_texts", lambda _, sources, __: list(sources))
+    done = lambda text: Translation(text, (Continuation(text, (1,), -1.0, "stop", -1.0),))
+    monkeypatch.setattr(task, "decode_texts", lambda _, sources, __: list(map(done, sources)))
     tokenizer = train_tokenizer("bytes", [])
     search = GenerationConfig(num_beams=1)
     scores, written = task.score_summaries(None, tokenizer, texts, task.SummaryEvaluation(), search)
-    assert written == ["It rains.", "Go.", "A cat."]
+    assert [one.text for one in written] == ["It rains.", "Go.", "A cat."]
     assert [found["rouge1"] for found in scores.values()] == pytest.approx([100] * 3)
     assert [found["summaries"] for found in scores.values()] == [2] * 3
     assert "test: 1 of 3 texts without a summary: left out of the scores" in capsys.readouterr().err

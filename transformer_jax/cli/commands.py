@@ -74,6 +74,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "measure": {
         "evaluate": "Evaluate a run on test data, with the metrics of its task.",
         "score": "Print log-probabilities of lines or translations.",
+        "score-file": "Print all metrics of a task for a file of outputs, without a model.",
+        "compare": "Compare two systems by paired significance tests.",
         "prompt": "Measure few-shot accuracy with demonstrations in the prompt.",
         "win-rate": "Count which of two models' samples a rule prefers.",
         "diversity": "Compare how diverse a model's texts are.",

@@ -29,8 +29,8 @@ class Evaluate(PredictionCommand):
     run: tyro.conf.Positional[str]
     """The run directory."""
     output: OutputPath | None = None
-    """Output file: texts, one per line, or scores as JSON; .csv has a row for each prediction of
-    classes, tags, numbers and answers."""
+    """Output file: texts, one per line, or scores as JSON; .csv has a row for each prediction;
+    .png, .svg or .html is the confusion matrix of classes."""
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from sacrebleu.metrics import CHRF
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.evaluation.word_splitting import choose_tokenize, make_bleu
 
-__all__ = ["BleuScores", "translation_scores"]
+__all__ = ["BleuScores", "reference_streams", "translation_scores"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,3 +96,17 @@ def translation_scores(
         sentences=len(hypotheses),
         length_ratio=float(words.ratio),
     )
+
+
+def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """Returns lists of references as sacreBLEU reads them, of all outputs each, with None for none.
+
+    Args:
+        references: The references of each output.
+
+    Example:
+        >>> reference_streams([["a cat", "the cat"], ["a dog"]])
+        [['a cat', 'a dog'], ['the cat', None]]
+    """
+    most = max(map(len, references), default=0)
+    return [[row[i] if i < len(row) else None for row in references] for i in range(most)]

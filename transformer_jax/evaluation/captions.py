@@ -16,10 +16,19 @@ from jaxtyping import Float
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.data.words import blank_words, letter_words
+from transformer_jax.evaluation.bleu import reference_streams
 from transformer_jax.evaluation.rouge import rouge_scores
 from transformer_jax.evaluation.word_splitting import choose_tokenize, make_bleu, split_words
 
-__all__ = ["CaptionScores", "caption_scores", "caption_words", "cider", "cider_d", "points_inside"]
+__all__ = [
+    "CaptionScores",
+    "caption_scores",
+    "caption_words",
+    "cider",
+    "cider_d",
+    "cider_d_of_each",
+    "points_inside",
+]
 
 Ngram: TypeAlias = tuple[str, ...]
 Counts: TypeAlias = collections.Counter[Ngram]
@@ -72,13 +81,28 @@ def cider_d(
         >>> round(cider_d(["a blue circle", "a red square"], wanted), 6)
         0.0
     """
+    return 1000.0 * _mean(cider_d_of_each(hypotheses, references, words))
+
+
+def cider_d_of_each(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    words: Callable[[str], list[str]] = caption_words,
+) -> list[float]:
+    """Returns CIDEr-D of each caption, 0 to 1; arguments and errors are those of :func:`cider_d`.
+
+    Example:
+        >>> wanted = [["a red square"], ["a blue circle"]]
+        >>> [round(one, 6) for one in cider_d_of_each(["a red square", "a circle"], wanted)]
+        [0.75, 0.208...]
+    """
 
     def similarity(one: Counts, other: Counts, weight: Weight) -> float:
         away = _length(one) - _length(other)
         clipped = {ngram: min(count, other[ngram]) for ngram, count in one.items()}
         return _cosines(clipped, one, other, weight) * math.exp(-(away**2) / (2 * _SIGMA**2))
 
-    return 1000.0 * _mean(hypotheses, references, words, similarity)
+    return _of_each(hypotheses, references, words, similarity)
 
 
 def cider(
@@ -106,16 +130,23 @@ def cider(
         46.34
     """
     similarity = lambda one, other, weight: _cosines(one, one, other, weight)
-    return 100.0 * _mean(hypotheses, references, words, similarity)
+    return 100.0 * _mean(_of_each(hypotheses, references, words, similarity))
 
 
-def _mean(
+def _mean(values: Sequence[float]) -> float:
+    total = 0.0
+    for value in values:  # sum() rounds otherwise from Python 3.12 on
+        total += value
+    return total / len(values)
+
+
+def _of_each(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     words: Callable[[str], list[str]],
     similarity: Callable[[Counts, Counts, Weight], float],
-) -> float:
-    """Returns the mean similarity of captions and their references."""
+) -> list[float]:
+    """Returns the similarity of each caption and its references."""
     if not hypotheses:
         raise DataError("there are no captions to score: the test set is empty")
     if len(references) != len(hypotheses) or not all(references):
@@ -128,11 +159,11 @@ def _mean(
     for texts in wanted:
         documents.update(set(itertools.chain.from_iterable(texts)))
     weight = lambda ngram: math.log(len(wanted)) - math.log(max(1, documents[ngram]))
-    total = 0.0
+    found = []
     for hypothesis, texts in zip(hypotheses, wanted, strict=True):
         own = _counts(words(hypothesis))
-        total += sum(similarity(own, text, weight) for text in texts) / len(texts)
-    return total / len(hypotheses)
+        found.append(sum(similarity(own, text, weight) for text in texts) / len(texts))
+    return found
 
 
 def _counts(words: list[str]) -> Counts:
@@ -207,11 +238,8 @@ def caption_scores(
         )
     texts = [text for row in references for text in row]
     tokenize = choose_tokenize(texts) if tokenize is None else tokenize
-    most = max(map(len, references))
-    streams: list[list[str | None]] = [
-        [row[i] if i < len(row) else None for row in references] for i in range(most)
-    ]
     bleu = make_bleu(tokenize)
+    streams = reference_streams(references)
     score = bleu.corpus_score(list(hypotheses), streams).score  # type: ignore[arg-type]
     words = caption_words if split_words(tokenize) is blank_words else split_words(tokenize)
     exact = [text in row for text, row in zip(hypotheses, references, strict=True)]

@@ -1,5 +1,6 @@
 """Metrics of classification: accuracy, F1, correlation, entities, and reports of classes."""
 
+import collections
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,10 +20,12 @@ __all__ = [
     "confusion_matrix",
     "entities",
     "entity_f1",
+    "entity_report",
     "f1",
     "macro_f1",
     "marks_entities",
     "matthews_corrcoef",
+    "report_with_intervals",
     "score_intervals",
 ]
 
@@ -319,3 +322,43 @@ def score_intervals(
         scores[i] = drawn[right].sum() / count, np.mean(2 * found[there] / both[there])
     low, high = np.quantile(scores, [(1 - share) / 2, (1 + share) / 2], axis=0).tolist()
     return dict(zip(("accuracy", "macro_f1"), zip(low, high, strict=True), strict=True))
+
+
+def report_with_intervals(report: ClassReport) -> str:
+    """Returns the lines of a report, and those of :func:`score_intervals`."""
+    ranges = score_intervals(report.matrix)
+    said = (
+        f"{name.replace('_', ' ')} {low:.4f} to {high:.4f}" for name, (low, high) in ranges.items()
+    )
+    return f"{report}\n\n95% intervals by the bootstrap: {', '.join(said)}"
+
+
+def entity_report(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> str:
+    """Returns precision, recall, F1 and number of entities of each type as lines of text.
+
+    Args:
+        predictions: Tags of each sentence.
+        references: The right ones.
+
+    Example:
+        >>> print(entity_report([["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "B-LOC"]]))
+        entity  precision  recall      f1  support
+        LOC        0.0000  0.0000  0.0000        1
+        PER        1.0000  1.0000  1.0000        1
+    """
+    counts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(3, int))
+    for told, true in zip(predictions, references, strict=True):
+        ours, theirs = set(entities(told)), set(entities(true))
+        for place, found in enumerate((ours & theirs, ours, theirs)):
+            for _, _, kind in found:
+                counts[kind][place] += 1
+    rows = [["entity", "precision", "recall", "f1", "support"]]
+    for kind in sorted(counts):
+        right, told_of, support = counts[kind].tolist()
+        scores = (
+            _share(right, told_of),
+            _share(right, support),
+            _share(2 * right, told_of + support),
+        )
+        rows.append([kind, *(f"{score:.4f}" for score in scores), f"{support:,}"])
+    return aligned(rows)

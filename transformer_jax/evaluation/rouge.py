@@ -5,13 +5,21 @@ The package is an extra: ``pip install 'transformer-jax[rouge]'``.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from transformer_jax.core.errors import ConfigError, DataError, install, plural
 from transformer_jax.data.sentences import sentences
 from transformer_jax.evaluation.word_splitting import bleu_words, choose_tokenize, main_script
 
-__all__ = ["RougeScores", "check_installed", "choose_words", "lead", "oracle", "rouge_scores"]
+__all__ = [
+    "RougeScores",
+    "check_installed",
+    "choose_words",
+    "lead",
+    "oracle",
+    "rouge_of_each",
+    "rouge_scores",
+]
 
 LATIN = "latin"  # the package's own word splitting
 _TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -96,14 +104,31 @@ def rouge_scores(
         )
     if tokenize is None:
         tokenize = choose_words([text for texts in references for text in texts])
-    score = _scorer(_TYPES, tokenize)
     totals = dict.fromkeys(_TYPES, 0.0)
-    for hypothesis, wanted in zip(hypotheses, references, strict=True):
-        for name, value in score(list(map(_lines, wanted)), _lines(hypothesis)).items():
+    for scores in rouge_of_each(hypotheses, references, tokenize):
+        for name, value in scores.items():
             totals[name] += 100 * value / len(hypotheses)
     counts = {len(wanted) for wanted in references}
     number = str(counts.pop()) if len(counts) == 1 else "var"
     return RougeScores(**totals, signature=_signature(number, tokenize), summaries=len(hypotheses))
+
+
+def rouge_of_each(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str
+) -> Iterator[dict[str, float]]:
+    """Yields the F1 of each summary by the name of the kind of ROUGE, 0 to 1.
+
+    Args:
+        hypotheses: The summaries.
+        references: One or more references per summary.
+        tokenize: Word splitting: ``latin`` or a name of :data:`.Tokenize`.
+
+    Raises:
+        ConfigError: ``rouge-score`` is not installed, or the tokenizer is unknown.
+    """
+    score = _scorer(_TYPES, tokenize)
+    for hypothesis, wanted in zip(hypotheses, references, strict=True):
+        yield score(list(map(_lines, wanted)), _lines(hypothesis))
 
 
 def lead(parts: Sequence[str], count: int = 1) -> str:

@@ -31,7 +31,7 @@ from transformer_jax.recipes.pictures import (
 )
 from transformer_jax.recipes.read_flags import PictureColumnFlags, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
-from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_lines
+from transformer_jax.recipes.scored_texts import SearchFlags, beam_search, write_texts
 from transformer_jax.recipes.settings import Adapted, RowBatches, RunConfig, TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.tasks.settings import CaptionEvaluation
@@ -227,7 +227,7 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
             table = open_table(request.images, run.data.read, "--data.images")
             parts = {table.name: table}
         opened = Pretrained.load(facts)
-        predictor, texts = CaptionPredictor(opened), []
+        predictor, texts, given = CaptionPredictor(opened), [], []
         captioner = predictor.captioner
         captioner.search = search
         for name, part in parts.items():
@@ -239,9 +239,13 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
             )
             print(f"{name}: {scores}", flush=True)
             if request.images is None and run.data.corpus is not None:
-                print(f"{name}: {_pointing(predictor, name, written)}", flush=True)
+                print(
+                    f"{name}: {_pointing(predictor, name, [done.text for done in written])}",
+                    flush=True,
+                )
             texts += written
-        return write_lines(request.output, texts)
+            given += wanted
+        return write_texts(request.output, texts, given)
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from pictures to captions."""

@@ -213,7 +213,8 @@ def _texts_of(translator: "Translator", facts: "Facts") -> "TranslateTexts":
 
     def translate(texts: Sequence[str], direction: Direction) -> list[str]:
         sources = [text and prefix + text for text in texts]
-        return decode_texts(translator, sources, LIMIT_FLAGS, direction)
+        found = decode_texts(translator, sources, LIMIT_FLAGS, direction)
+        return [done.text for done in found]
 
     return translate
 

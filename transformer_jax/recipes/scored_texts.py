@@ -1,5 +1,7 @@
 """Evaluation of runs that generate texts: flags, word splitting and the output file."""
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +12,19 @@ from transformer_jax.decoding.generation_config import TRANSLATION, GenerationCo
 from transformer_jax.recipes.generation_flags import generation_flags
 
 if TYPE_CHECKING:
+    from transformer_jax.decoding.requests import Translation
     from transformer_jax.inference.facts import Facts
 
-__all__ = ["LIMIT_FLAGS", "SearchFlags", "beam_search", "choose_words", "required", "write_lines"]
+__all__ = [
+    "LIMIT_FLAGS",
+    "SearchFlags",
+    "beam_search",
+    "choose_words",
+    "reference_columns",
+    "required",
+    "write_table",
+    "write_texts",
+]
 
 
 SearchFlags: Any = generation_flags(
@@ -81,16 +93,65 @@ def required(request: Any, title: str, *names: str) -> list[str]:
     return values
 
 
-def write_lines(output: Path | None, texts: Iterable[str]) -> int:
-    """Writes texts to the file of ``--output``, one per line, and returns the exit code.
+def write_texts(
+    output: Path | None, texts: "Sequence[Translation]", references: Sequence[Sequence[str]]
+) -> int:
+    """Writes texts to the file of ``--output``, and returns the exit code.
+
+    Args:
+        output: The file, with a text in each line or, if its name ends in ``.csv``, with a row for
+            each: its source, references, the text, its log-probability and number of tokens; None
+            writes nothing.
+        texts: Sources with their texts.
+        references: The references of each.
 
     Raises:
         ConfigError: The file cannot be written.
     """
-    if output is not None:
-        try:
-            lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
-            output.write_text(lines, "utf-8")
-        except OSError as error:
-            raise ConfigError(f"--output {output}: {error.strerror}") from None
+    if output is None:
+        return 0
+    if output.suffix.lower() != ".csv":
+        _write(output, "".join(one.text.replace("\n", " ") + "\n" for one in texts))
+        return 0
+    names, rows = reference_columns(references), []
+    for one, wanted in zip(texts, references, strict=True):
+        given, best = [*wanted, *[""] * (len(names) - len(wanted))], one.hypotheses[0]
+        rows.append([one.source, *given, one.text, best.log_prob, len(best.tokens)])
+    write_table(output, ["source", *names, "predicted", "log_prob", "tokens"], rows)
     return 0
+
+
+def reference_columns(references: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the names of the columns of references, as many as an example has at most.
+
+    Example:
+        >>> reference_columns([["a cat"], ["a dog", "the dog"]])
+        ['reference', 'reference 2']
+    """
+    most = max(map(len, references), default=0)
+    return ["reference", *(f"reference {i}" for i in range(2, most + 1))]
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Writes a table as CSV.
+
+    Args:
+        path: The file of ``--output``.
+        columns: Names of the columns.
+        rows: The cells of each row.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    table.writerows(rows)
+    _write(path, text.getvalue())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from None

@@ -20,7 +20,7 @@ from transformer_jax.recipes.scored_texts import (
     beam_search,
     choose_words,
     required,
-    write_lines,
+    write_texts,
 )
 from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.translation import (
@@ -199,7 +199,7 @@ class Speech(Recipe[SpeechRun, "SpeechSplits"]):
             limit=LIMIT_FLAGS,
         )
         print(shown_scores(scores))
-        return write_lines(request.output, texts)
+        return write_texts(request.output, texts, [[text] for text in listed.texts])
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from recordings to texts."""

@@ -16,7 +16,7 @@ from transformer_jax.recipes.scored_texts import (
     beam_search,
     choose_words,
     required,
-    write_lines,
+    write_texts,
 )
 from transformer_jax.recipes.settings import TokenizerConfig
 from transformer_jax.recipes.sizing import with_defaults
@@ -148,4 +148,4 @@ class Summarization(TextToText[SummarizationRun, SummarySplits]):
         _, summaries = score_summaries(
             opened.model, opened.tokenizer, texts, evaluation, search, limit="--max-len-b"
         )
-        return write_lines(request.output, summaries)
+        return write_texts(request.output, summaries, texts.references)

@@ -19,7 +19,7 @@ from transformer_jax.recipes.scored_texts import (
     beam_search,
     choose_words,
     required,
-    write_lines,
+    write_texts,
 )
 from transformer_jax.recipes.settings import RunConfig
 
@@ -78,18 +78,19 @@ def evaluate_translator(request: EvaluateTranslator, facts: "Facts") -> int:
     # The pairs are read as prepared texts.
     translator = Translator(opened.model, opened.tokenizer, search=search)
     lowercase = run.data.read.lowercase or request.lowercase
-    scores, lines = {}, []
+    scores, written, references = {}, [], []
     for name, pairs in tests.items():
         tokenize = choose_words(request.tokenize, run.evaluation.tokenize, pairs.targets)
         scores[name], texts = score_pairs(
             translator, pairs, lowercase=lowercase, tokenize=tokenize, limit=LIMIT_FLAGS
         )
         print(f"{name}: {scores[name]}" if name else scores[name])
-        lines += texts
+        written += texts
+        references += [[text] for text in pairs.targets]
     if len(tests) > 1:
         means = mean_scores({name: one.to_dict() for name, one in scores.items()})
         print(f"mean of {plural(len(tests), 'direction')}: {means}")
-    return write_lines(request.output, lines)
+    return write_texts(request.output, written, references)
 
 
 def _given_texts(request: Any, facts: "Facts") -> dict[str, Pairs]:

@@ -1,4 +1,4 @@
-"""Charts of figures that commands measure: diversity, probes, similarity of languages, adapters."""
+"""Charts of figures that commands measure: diversity, probes, similarities, adapters, errors."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transformer_jax.core.errors import plural
+from transformer_jax.evaluation.classification import ClassReport
 from transformer_jax.evaluation.diversity import Diversity
 from transformer_jax.evaluation.similarity import Similarity
 from transformer_jax.visual.figures import new_figure, save
@@ -14,7 +15,14 @@ from transformer_jax.visual.figures import new_figure, save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_diversity", "plot_probes", "plot_similarity", "plot_spectra", "spectra"]
+__all__ = [
+    "plot_confusions",
+    "plot_diversity",
+    "plot_probes",
+    "plot_similarity",
+    "plot_spectra",
+    "spectra",
+]
 
 
 SEARCH, SAMPLING = "#d55e00", "#0072b2"
@@ -208,3 +216,38 @@ def plot_spectra(
     figure.supylabel("singular value of the change", fontsize=9)
     figure.suptitle(f"{title}\nlines are layers, darker towards the output", fontsize=10)
     return save(figure, path, title=title)
+
+
+_NUMBERS = 20  # classes of a matrix whose cells show numbers
+
+
+def plot_confusions(path: Path | None, reports: Mapping[str, ClassReport]) -> "Figure":
+    """Draws confusion matrices: color is the share of a true class, cells show numbers of examples.
+
+    Args:
+        path: Output file, PNG, SVG or HTML by its suffix; None writes no file.
+        reports: Scores of each class, by title of the matrix.
+
+    Raises:
+        ConfigError: An unsupported suffix.
+    """
+    count = max(len(report.labels) for report in reports.values())
+    size = min(12.0, max(2.4, 0.5 * count))
+    figure = new_figure(1.8 + (size + 1.2) * len(reports), size + 1.5)
+    axes = figure.subplots(1, len(reports), squeeze=False)[0]
+    for ax, (name, report) in zip(axes, reports.items(), strict=True):
+        shares = report.matrix / np.maximum(report.support, 1)[:, None]
+        image = ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        places = range(len(report.labels))
+        small = min(9.0, 72 * size / len(places))
+        ax.set_xticks(places, report.labels, rotation=90 if count > 4 else 0, fontsize=small)
+        ax.set_yticks(places, report.labels, fontsize=small)
+        ax.tick_params(length=0)
+        ax.set(xlabel="predicted", ylabel="true")
+        accuracy = np.trace(report.matrix) / report.support.sum()
+        ax.set_title(f"{name}: accuracy {accuracy:.3f}", fontsize=10)
+        for (i, j), number in np.ndenumerate(report.matrix) if count <= _NUMBERS else ():
+            color = "white" if shares[i, j] > 0.55 else "black"
+            ax.text(j, i, f"{number:,}", ha="center", va="center", fontsize=small, color=color)
+    figure.colorbar(image, ax=list(axes), label="share of the true class")
+    return save(figure, path, title="Confusion matrix")

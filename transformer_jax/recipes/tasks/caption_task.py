@@ -21,6 +21,7 @@ from transformer_jax.data.loader import pad_rows
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.store import encode_targets
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.requests import Translation
 from transformer_jax.evaluation.captions import CaptionScores, caption_scores
 from transformer_jax.evaluation.word_splitting import choose_tokenize
 from transformer_jax.inference.captioner import ImageCaptioner, Picture
@@ -267,7 +268,7 @@ class _CaptionScores:
         count = self.evaluation.captions
         pictures, wanted = self.part.pictures(count), self.part.texts[:count]
         with show_progress(f"describing {plural(len(pictures), 'validation picture')}"):
-            written = decode_texts(self.captioner, pictures, _LIMIT)
+            written = [done.text for done in decode_texts(self.captioner, pictures, _LIMIT)]
         for name, text, row in list(zip(pictures, written, wanted, strict=True))[
             : self.evaluation.shown
         ]:
@@ -302,7 +303,7 @@ def score_captions(
     wanted: Sequence[Sequence[str]],
     tokenize: str | None = None,
     limit: str = _LIMIT,
-) -> tuple[CaptionScores, list[str]]:
+) -> tuple[CaptionScores, list[Translation]]:
     """Returns the metrics of captions of pictures, and the captions.
 
     Args:
@@ -313,4 +314,4 @@ def score_captions(
         limit: The setting or flag that raises the length limit, for messages.
     """
     written = decode_texts(captioner, pictures, limit)
-    return caption_scores(written, wanted, tokenize), written
+    return caption_scores([done.text for done in written], wanted, tokenize), written

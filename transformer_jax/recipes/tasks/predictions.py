@@ -1,33 +1,32 @@
 """Predictions for labeled examples: scores, a report, and a row of a table for each."""
 
 import abc
-import collections
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.core.errors import ConfigError, visible
+from transformer_jax.core.errors import visible
 from transformer_jax.core.text_tables import aligned
 from transformer_jax.data.labeled import Questions, Sentences, Tagged, place_of
 from transformer_jax.evaluation.answers import exact_match, squad_scores, token_f1
 from transformer_jax.evaluation.classification import (
+    ClassReport,
     accuracy,
     class_report,
     confusion_matrix,
-    entities,
     entity_f1,
+    entity_report,
     f1,
     macro_f1,
     marks_entities,
     matthews_corrcoef,
-    score_intervals,
+    report_with_intervals,
 )
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.inference.encoding.task_runner import AnswerSpan
+from transformer_jax.recipes.scored_texts import reference_columns, write_table
 
 __all__ = [
     "MEASURES",
@@ -79,9 +78,14 @@ class Predictions(abc.ABC):
         """The metrics of the task, from 0 to 1 or, of correlations, -1 to 1."""
 
     @property
+    def classes(self) -> ClassReport | None:
+        """Scores of each class; None for tasks without classes."""
+        return None
+
+    @property
     def report(self) -> str:
-        """Scores of each class as lines of text; empty for tasks without classes."""
-        return ""
+        """Scores of each class with intervals as lines of text; empty for tasks without classes."""
+        return "" if self.classes is None else report_with_intervals(self.classes)
 
     @property
     @abc.abstractmethod
@@ -137,14 +141,10 @@ class ClassPredictions(Predictions):
         return float((ranked == self._references[:, None]).any(-1).mean())
 
     @property
-    def report(self) -> str:
-        """Precision, recall and F1 of each class, intervals, and the confusion matrix."""
-        return _class_report(self._best, self._references, self._labels)
-
-    @property
-    def matrix(self) -> Int[np.ndarray, "C C"]:
-        """The number of examples of each true class (row) and predicted class (column)."""
-        return confusion_matrix(self._best, self._references, len(self._labels))
+    def classes(self) -> ClassReport:
+        """Precision, recall and F1 of each class, and the confusion matrix."""
+        matrix = confusion_matrix(self._best, self._references, len(self._labels))
+        return class_report(matrix, self._labels)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -212,37 +212,29 @@ class TagPredictions(Predictions):
         return [[self._labels[tag] for tag, _ in sentence] for sentence in self._tags]
 
     @property
+    def classes(self) -> ClassReport:
+        """Precision, recall and F1 of each tag, and the confusion matrix."""
+        matrix = confusion_matrix(self._best, self._references, len(self._labels))
+        return class_report(matrix, self._labels)
+
+    @property
     def report(self) -> str:
         """Scores of each type of entity, or of each tag if tags mark none."""
         if not marks_entities(self._labels):
-            return _class_report(self._best, self._references, self._labels)
-        counts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(3, int))
-        for told, true in zip(self._named(), self._part.tags, strict=True):
-            ours, theirs = set(entities(told)), set(entities(true))
-            for place, found in enumerate((ours & theirs, ours, theirs)):
-                for _, _, kind in found:
-                    counts[kind][place] += 1
-        rows = [["entity", "precision", "recall", "f1", "support"]]
-        for kind in sorted(counts):
-            right, told_of, support = counts[kind].tolist()
-            scores = (
-                right / max(told_of, 1),
-                right / max(support, 1),
-                2 * right / (told_of + support),
-            )
-            rows.append([kind, *(f"{score:.4f}" for score in scores), f"{support:,}"])
-        return aligned(rows)
+            return super().report
+        return entity_report(self._named(), self._part.tags)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Place and word, the true and the predicted tag, and its probability."""
-        return ("place", "word", "label", "predicted", "probability")
+        """Place, number of the sentence, word, true and predicted tag, and its probability."""
+        return ("place", "sentence", "word", "label", "predicted", "probability")
 
     def rows(self, index: int) -> Iterator[tuple[object, ...]]:
         """Yields a row for each word."""
         told = zip(self._part.words[index], self._part.tags[index], self._tags[index], strict=True)
         for word, (text, true, (tag, worth)) in enumerate(told):
-            yield place_of(self._part, (index, word)), text, true, self._labels[tag], float(worth)
+            place = place_of(self._part, (index, word))
+            yield place, index + 1, text, true, self._labels[tag], float(worth)
 
 
 class AnswerPredictions(Predictions):
@@ -265,27 +257,17 @@ class AnswerPredictions(Predictions):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Id, question, first reference, answer, its score, and whether it matches."""
-        return ("id", "question", "label", "predicted", "score", "exact_match")
+        """Id, question, references, answer, its score, and whether it matches."""
+        names = reference_columns(self._references)
+        return ("id", "question", *names, "predicted", "score", "exact_match")
 
     def rows(self, index: int) -> Iterator[tuple[object, ...]]:
         """Yields the row of a question; the empty text is "no answer"."""
         answer, wanted = self._answers[index], self._references[index]
-        first = wanted[0] if wanted else ""
+        texts = *wanted, *[""] * (len(self.columns) - 5 - len(wanted))
         matches = exact_match(answer.text, wanted or "")
         about = self._part.ids[index], self._part.questions[index]
-        yield (*about, first, answer.text, float(answer.score), matches)
-
-
-def _class_report(
-    best: Int[np.ndarray, " count"], references: Int[np.ndarray, " count"], labels: Sequence[str]
-) -> str:
-    matrix = confusion_matrix(best, references, len(labels))
-    ranges = score_intervals(matrix)
-    said = (
-        f"{name.replace('_', ' ')} {low:.4f} to {high:.4f}" for name, (low, high) in ranges.items()
-    )
-    return f"{class_report(matrix, labels)}\n\n95% intervals by the bootstrap: {', '.join(said)}"
+        yield (*about, *texts, answer.text, float(answer.score), matches)
 
 
 def text_columns(part: Sentences) -> tuple[str, ...]:
@@ -333,14 +315,12 @@ def write_predictions(path: Path, parts: Mapping[str, Predictions]) -> None:
     Raises:
         ConfigError: The file cannot be written.
     """
-    text, several = io.StringIO(), len(parts) > 1
-    table = csv.writer(text, lineterminator="\n")
-    for i, (name, predictions) in enumerate(parts.items()):
-        if not i:
-            table.writerow([*["data"] * several, *predictions.columns])
-        for index in range(len(predictions.losses)):
-            table.writerows([*[name] * several, *row] for row in predictions.rows(index))
-    try:
-        path.write_text(text.getvalue(), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from None
+    several = len(parts) > 1
+    columns = [*["data"] * several, *next(iter(parts.values())).columns]
+    rows = (
+        [*[name] * several, *row]
+        for name, predictions in parts.items()
+        for index in range(len(predictions.losses))
+        for row in predictions.rows(index)
+    )
+    write_table(path, columns, rows)

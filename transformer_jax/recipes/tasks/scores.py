@@ -31,6 +31,8 @@ from transformer_jax.recipes.tasks.predictions import (
     worst,
     write_predictions,
 )
+from transformer_jax.visual.charts import plot_confusions
+from transformer_jax.visual.figures import SUFFIXES
 
 __all__ = ["predict", "print_predictions", "table", "write_scores"]
 
@@ -95,12 +97,13 @@ def print_predictions(
 
     Args:
         parts: Predictions of each part.
-        output: A file for the scores as JSON or, if its name ends in ``.csv``, for a row for each
-            prediction; None writes nothing.
+        output: A file for the scores as JSON or, by the end of its name, for a row for each
+            prediction (``.csv``), or the confusion matrices (``.png``, ``.svg``, ``.html``); None
+            writes nothing.
         count: Number of the worst examples; None prints none.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: The file cannot be written, or there are no classes to draw.
     """
     scores = {name: predictions.scores for name, predictions in parts.items()}
     print(table(scores) + reports(parts), flush=True)
@@ -108,6 +111,14 @@ def print_predictions(
         print(f"\n{name}, worst first:\n\n{worst(predictions, count or 0)}", flush=True)
     if output is not None and output.suffix.lower() == ".csv":
         write_predictions(output, parts)
+    elif output is not None and output.suffix in SUFFIXES:
+        classes = {name: one.classes for name, one in parts.items() if one.classes is not None}
+        if not classes:
+            raise ConfigError(f"--output {output}: this task has no classes to draw: name a .json")
+        try:
+            plot_confusions(output, classes)
+        except OSError as error:
+            raise ConfigError(f"--output {output}: cannot be written: {error.strerror}") from None
     else:
         write_scores(output, scores)
 
@@ -124,6 +135,11 @@ def write_scores(path: Path | None, scores: Mapping[str, Any]) -> None:
     """
     if path is None:
         return
+    if path.suffix.lower() == ".csv":
+        raise ConfigError(
+            f"--output {path}: rows are written for predicted classes, numbers, tags, answers and "
+            f"texts, not for these scores: name a .json file"
+        )
     try:
         path.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
     except OSError as error:

@@ -30,6 +30,7 @@ from transformer_jax.data.speech.recordings import (
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.words import blank_words
 from transformer_jax.decoding.length_penalty import learn_length_limit
+from transformer_jax.decoding.requests import Translation
 from transformer_jax.evaluation.bleu import translation_scores
 from transformer_jax.evaluation.error_rates import character_error_rate, word_error_rate
 from transformer_jax.evaluation.word_splitting import choose_tokenize, split_words
@@ -233,7 +234,7 @@ class _ErrorRates:
         # Compiled programs are reused in later evaluations.
         self.transcriber.params = params
         with show_progress(f"transcribing {plural(len(self.recordings), 'validation recording')}"):
-            found = decode_texts(self.transcriber, self.recordings)
+            found = [done.text for done in decode_texts(self.transcriber, self.recordings)]
         for name, text, wanted in list(zip(self.recordings, found, self.texts, strict=True))[
             : self.evaluation.shown
         ]:
@@ -284,7 +285,7 @@ def score_recordings(
     lowercase: bool = False,
     tokenize: str | None = None,
     limit: str = LIMIT,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], list[Translation]]:
     """Returns word and character error rates in percent and sacreBLEU, and the transcripts.
 
     Args:
@@ -296,7 +297,8 @@ def score_recordings(
         limit: The setting or flag that raises the length limit, for messages.
     """
     found = decode_texts(transcriber, recordings, limit)
-    sides = [[text.lower() for text in side] if lowercase else side for side in (found, texts)]
+    told = [done.text for done in found]
+    sides = [[text.lower() for text in side] if lowercase else side for side in (told, texts)]
     return _scores(sides[0], sides[1], tokenize), found
 
 

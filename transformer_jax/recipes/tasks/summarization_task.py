@@ -17,6 +17,7 @@ from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySpl
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generation_config import GenerationConfig
 from transformer_jax.decoding.length_penalty import learn_longest
+from transformer_jax.decoding.requests import Translation
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.evaluation.rouge import RougeScores, choose_words, lead, oracle, rouge_scores
 from transformer_jax.models.recurrent_config import ModelConfig
@@ -145,7 +146,8 @@ class _SummaryScores:
         # Compiled programs are reused in later evaluations.
         self.translator.params = params
         with show_progress(f"summarizing {plural(len(self.texts), 'validation text')}"):
-            written = decode_texts(self.translator, self.texts.sources, _LIMIT)
+            found = decode_texts(self.translator, self.texts.sources, _LIMIT)
+            written = [done.text for done in found]
         show(self.texts.pairs(), written, self.evaluation.shown)
         tokenize = self.evaluation.tokenize
         scores = dataclasses.asdict(rouge_scores(written, self.texts.references, tokenize))
@@ -176,7 +178,7 @@ def score_summaries(
     evaluation: SummaryEvaluation,
     search: GenerationConfig,
     limit: str = _LIMIT,
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> tuple[dict[str, dict[str, Any]], list[Translation]]:
     """Prints ROUGE of a model's summaries and of baselines; returns the scores and the summaries.
 
     Args:
@@ -200,7 +202,7 @@ def score_summaries(
     pairs = [(texts.parts[i], texts.references[i]) for i in scored]
     tokenize = evaluation.tokenize or choose_words(references)
     rows = {
-        f"model, {plural(search.num_beams, 'beam')}": [written[i] for i in scored],
+        f"model, {plural(search.num_beams, 'beam')}": [written[i].text for i in scored],
         f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],
         f"oracle-{evaluation.oracle}": [
             oracle(parts, wanted, most=evaluation.oracle, tokenize=tokenize)

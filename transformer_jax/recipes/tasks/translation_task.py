@@ -42,6 +42,7 @@ from transformer_jax.word_vectors.initialization import initial_embeddings
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.line_translator import Directions
+    from transformer_jax.decoding.requests import Translation
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.evaluation.bleu import BleuScores
 
@@ -269,7 +270,7 @@ class _Bleu:
         shown = -(-self.evaluation.shown // len(self.parts))
         with show_progress(f"translating {plural(count, 'validation sentence')}"):
             for name, pairs in self.parts.items():
-                texts = decode_pairs(self.translator, pairs)
+                texts = [done.text for done in decode_pairs(self.translator, pairs)]
                 show(pairs, texts, shown)
                 scores = translation_scores(
                     texts,
@@ -296,7 +297,7 @@ def log_sample(**texts: str) -> None:
         log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
-def decode_pairs(translator: "Translator", pairs: Pairs, limit: str = LIMIT) -> list[str]:
+def decode_pairs(translator: "Translator", pairs: Pairs, limit: str = LIMIT) -> "list[Translation]":
     """Returns the best translation of each source into the language of its pair."""
     return decode_texts(translator, pairs.sources, limit, pairs.directions or DEFAULT_DIRECTION)
 
@@ -306,8 +307,8 @@ def decode_texts(
     sources: Sequence[Any],
     limit: str = LIMIT,
     directions: "Directions" = DEFAULT_DIRECTION,
-) -> list[str]:
-    """Returns the best text for each source; logs how many sources and texts were truncated.
+) -> "list[Translation]":
+    """Returns each source with its best text; logs how many sources and texts were truncated.
 
     Args:
         translator: The model to translate with.
@@ -316,7 +317,7 @@ def decode_texts(
         directions: The direction of all sources, or one per source.
     """
     before = translator.counts.copy()
-    texts = [done.text for done in translator.translate(sources, directions=directions)]
+    texts = list(translator.translate(sources, directions=directions))
     if count := translator.counts["cut"] - before["cut"]:
         log(translator.cut_note(count, len(texts)))
     if count := translator.counts["limited"] - before["limited"]:
@@ -355,7 +356,7 @@ def score_pairs(
     lowercase: bool = False,
     tokenize: str | None = None,
     limit: str = LIMIT,
-) -> "tuple[BleuScores, list[str]]":
+) -> "tuple[BleuScores, list[Translation]]":
     """Returns the metrics of translations of the sources of ``pairs``, and the translations.
 
     Args:
@@ -370,6 +371,7 @@ def score_pairs(
     sides = {"source": pairs.sources, "target": pairs.targets}
     tokenizer: Any = translator.tokenizer
     log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)
-    texts = decode_pairs(translator, pairs, limit)
+    found = decode_pairs(translator, pairs, limit)
+    texts = [done.text for done in found]
     scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
-    return scores, texts
+    return scores, found
