@@ -34,6 +34,7 @@ SPECIAL = {
     **dict.fromkeys(("opt", "phi3", "qwen2", "gemma"), ("<s>", "<pad>", "</s>", "<unk>")),
     "t5": ("<pad>", "</s>", "<unk>", "<other>"),
     "camembert": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "electra": BERT_SPECIAL,
+    "modernbert": BERT_SPECIAL,
 }  # fmt: skip
 
 
@@ -73,6 +74,10 @@ USES = [
     ("electra", ["tag", "{}", "{text}", "--columns"]),
     ("electra_mlm", ["fill-mask", "{}", "the [MASK]"]),
     ("electra_bare", ["semantic-search", "{}", "{text}", "the river"]),
+    ("modernbert", ["fill-mask", "{}", "the [MASK]"]),
+    ("modernbert", ["semantic-search", "{}", "{text}", "the river"]),
+    ("modernbert_cls", ["classify", "{}", "{text}"]),
+    ("modernbert_tag", ["tag", "{}", "{text}"]),
     ("t5_encoder", ["semantic-search", "{}", "{text}", "the river"]),
     ("t5_encoder", ["describe", "{}"]),
     ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"]),

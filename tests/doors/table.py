@@ -94,6 +94,7 @@ _TYPES = (
     "model_type marian",
     "model_type mbart",
     "model_type mistral",
+    "model_type modernbert",
     "model_type mpnet",
     "model_type mt5",
     "model_type opt",

@@ -26,7 +26,7 @@ from transformer_jax.runs.run_directory import RunDirectory
 
 WORDS = ["um", "dois", "três", "a", "b", "c", ":", "summarize", "user", "assistant", "\n"]
 ROLES = ("pad", "bos", "eos")
-ENCODERS = ("bert", "roberta", "camembert", "distilbert", "electra", "mpnet")
+ENCODERS = ("bert", "roberta", "camembert", "distilbert", "electra", "mpnet", "modernbert")
 ENCODER_DECODERS = ("bart", "mbart", "m2m_100", "marian", "pegasus", "t5")
 
 

@@ -263,6 +263,10 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("starcoder2", {"partial_rotary_factor": 0.5}, "only 1.0 can be loaded"),
      ("starcoder2", {"use_bias": "yes"}, "use_bias is .*true or false is needed"),
      ("starcoder2", {"sliding_window": 0}, "sliding_window is 0"),
+     ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
+     ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "rope_type"),
+     ("modernbert", {"classifier_pooling": "max"}, "known are cls, mean"),
+     ("modernbert", {"local_attention": -2}, "local_attention is -2"),
      ("opt", {"word_embed_proj_dim": 16}, "only hidden_size, 32, is supported"),
      ("opt", {"layer_norm_elementwise_affine": False}, "only true can be loaded")],
     ids=str,
@@ -284,6 +288,21 @@ def test_windows_of_layers_as_all_versions_say_them(tmp_path):
     assert (named.scores.sliding_window, named.scores.sliding_window_layers) == (5, None)
     full = config_of("gemma2", tmp_path / "e", layer_types=["full_attention"] * 3)
     assert full.scores.sliding_window is None
+
+
+def test_local_layers_as_all_versions_say_them(tmp_path):
+    """Before transformers 5, ModernBERT has a number, and a base of RoPE for each kind of layer."""
+    new = {"layer_types": ..., "rope_parameters": ...}
+    plain = config_of("modernbert", tmp_path / "a")
+    assert config_of("modernbert", tmp_path / "b", **new) == plain
+    assert [plain.scores.window_of(layer) for layer in range(4)] == [None, 7, 7, None]
+    assert (plain.positions.rope_theta, plain.positions.rope_local_theta) == (160_000.0, 10_000.0)
+    other = {"global_attn_every_n_layers": 2, "global_rope_theta": 9.0, "local_rope_theta": None}
+    found = config_of("modernbert", tmp_path / "c", **new, **other)
+    assert found.scores.sliding_window_layers == (1, 3)
+    assert (found.positions.rope_theta, found.positions.rope_local_theta) == (9.0, None)
+    full = config_of("modernbert", tmp_path / "d", layer_types=["full_attention"] * 4)
+    assert (full.scores.sliding_window, full.positions.rope_local_theta) == (None, None)
 
 
 def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):

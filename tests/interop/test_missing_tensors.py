@@ -41,6 +41,7 @@ UNTIED = [
     ("mpnet", False, "lm_head.decoder.bias"),
     ("distilbert", False, "vocab_projector.weight"),
     ("electra_mlm", False, "generator_lm_head.weight"),
+    ("modernbert", False, "decoder.weight"),
 ]
 
 

@@ -34,6 +34,15 @@ DISTIL = {
 }  # fmt: skip
 ELECTRA = BERT | {"embedding_size": 20}
 MPNET = BERT | {"max_position_embeddings": 46}
+MODERN = {
+    "vocab_size": V, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 64, "local_attention": 12,
+    "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
+}  # fmt: skip
+MODERN_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
 GPT2 = {
     "vocab_size": V, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 44,
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
@@ -119,6 +128,21 @@ MODELS = {
     "mpnet_bare": (hf.MPNetModel, hf.MPNetConfig(**MPNET)),
     "mpnet_cls": (
         hf.MPNetForSequenceClassification, hf.MPNetConfig(**MPNET, num_labels=3)
+    ),
+    "modernbert": (hf.ModernBertForMaskedLM, hf.ModernBertConfig(**MODERN)),
+    "modernbert_cls": (
+        hf.ModernBertForSequenceClassification,
+        hf.ModernBertConfig(
+            # A first token that is padding, of which cls makes a vector, sees some real ones.
+            **MODERN | {"local_attention": 64}, num_labels=3, classifier_pooling="mean",
+            classifier_activation="silu",
+            norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True,
+            layer_types=[f"{k}_attention" for k in MIXED], rope_parameters=MODERN_ROPE,
+        ),
+    ),
+    "modernbert_tag": (
+        hf.ModernBertForTokenClassification,
+        hf.ModernBertConfig(**MODERN, num_labels=5, hidden_activation="gelu_new"),
     ),
     "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2)),
     "gpt2_multi": (hf.GPT2ForSequenceClassification, hf.GPT2Config(**GPT2, **MULTI)),

@@ -129,6 +129,8 @@ def refusal(model: Model) -> str | None:
         "scores.sliding_window is not supported in encoders": (
             both and scores.sliding_window is not None
         ),
+        "positions.rope_local_theta is not supported": places.rope_local_theta is not None,
+        "norm.first False is not supported": not config.norm.first,
         "attention.qk_norm is not supported with an encoder": both and config.attention.qk_norm,
         f"positions.kind {places.kind} is not supported": (
             places.kind in ("concatenated", "learned_relative")

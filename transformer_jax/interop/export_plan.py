@@ -15,7 +15,12 @@ from transformer_jax.core.trees import flatten_dict, unflatten_dict
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import FAMILIES, family_of
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
-from transformer_jax.models.config import HeadConfig, PositionConfig, TransformerConfig
+from transformer_jax.models.config import (
+    HeadConfig,
+    LabelConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.models.contrast_config import ContrastConfig
 from transformer_jax.models.prepare import unstack_blocks
 from transformer_jax.models.transformer.layers import sinusoids
@@ -278,6 +283,7 @@ def _usual(config: TransformerConfig, model: Model) -> TransformerConfig:
         norm=dataclasses.replace(config.norm, final=config.final_norm),
         positions=_usual_positions(config),
         head=_usual_head(config, model),
+        labels=_usual_labels(config, model),
         decoder_vocab_size=None if shared else decoder.vocab_size,
         decoder_attention_heads=decoder.attention.num_heads if both else None,
         decoder_ffn_dim=decoder.feed_forward.d_ff if both else None,
@@ -297,7 +303,22 @@ def _usual_head(config: TransformerConfig, model: Model) -> HeadConfig:
     if words or (config.decoder_layers and model.kind != "decoder-task"):
         activation = head.mlm_transform_activation or config.feed_forward.activation
         return dataclasses.replace(head, mlm_transform_activation=activation if words else None)
-    return HeadConfig(pooler=head.pooler, pooler_activation=head.pooler_activation)
+    kept = HeadConfig(pooler=head.pooler, pooler_activation=head.pooler_activation)
+    if model.kind != "encoder-task" or not config.labels.transform:
+        return kept
+    return dataclasses.replace(
+        kept,
+        mlm_transform_activation=head.mlm_transform_activation or config.feed_forward.activation,
+        mlm_transform_bias=head.mlm_transform_bias,
+    )
+
+
+def _usual_labels(config: TransformerConfig, model: Model) -> LabelConfig:
+    """Returns the settings of labels without those that the model does not read."""
+    if model.kind != "encoder-task":
+        return LabelConfig()
+    texts = model.task not in ("tag", "qa")
+    return config.labels if texts else LabelConfig(config.labels.transform)
 
 
 def _settings_apart(one: Any, two: Any, where: str) -> list[str]:

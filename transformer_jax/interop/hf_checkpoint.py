@@ -299,7 +299,7 @@ def _first_mismatch(
 
 
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter, by tracing one block per stack."""
+    """Returns the shape of every parameter, by tracing the first block or two per stack."""
     config = model.config
     encoder = model.encoder or config
     layers = {
@@ -307,24 +307,31 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         "decoder": config.decoder_layers,
         "text": config.encoder_layers or config.decoder_layers,
     }
-    few = model.encoder and _with_one_layer(model.encoder)
-    small = abstract_model(dataclasses.replace(model, config=_with_one_layer(config), encoder=few))
+    few = model.encoder and _with_few_layers(model.encoder)
+    small = abstract_model(dataclasses.replace(model, config=_with_few_layers(config), encoder=few))
     state = nnx.to_pure_dict(nnx.split(small)[1])
     found: dict[str, tuple[int, ...]] = {}
     for name, leaf in flatten_dict(state).items():
-        side, _, rest = name.partition("/blocks/0/")
+        side, blocks, rest = name.partition(f"/blocks/{_distinct_layers(config) - 1}/")
         count = layers.get(side.partition("/")[0], 0)
-        names = [f"{side}/blocks/{i}/{rest}" for i in range(count)] if rest else [name]
+        alike = range(_distinct_layers(config) - 1, count)
+        names = [f"{side}/blocks/{i}/{rest}" for i in alike] if blocks else [name]
         found |= {each: tuple(leaf.shape) for each in names}
     return found
 
 
-def _with_one_layer(config: TransformerConfig) -> TransformerConfig:
-    """Returns the configuration with at most one layer per stack."""
+def _distinct_layers(config: TransformerConfig) -> int:
+    """Returns the number of first layers after which all have the parameters of the last."""
+    return 1 if config.norm.first else 2
+
+
+def _with_few_layers(config: TransformerConfig) -> TransformerConfig:
+    """Returns the configuration with at most the distinct layers of each stack."""
+    layers = _distinct_layers(config)
     return dataclasses.replace(
         config,
-        encoder_layers=min(1, config.encoder_layers),
-        decoder_layers=min(1, config.decoder_layers),
+        encoder_layers=min(layers, config.encoder_layers),
+        decoder_layers=min(layers, config.decoder_layers),
         scores=dataclasses.replace(config.scores, sliding_window_layers=None),
     )
 

@@ -1,7 +1,7 @@
 """The configuration of a model, as small groups of frozen dataclasses.
 
 One set of fields covers Vaswani et al. 2017, BERT, RoBERTa, ELECTRA, DistilBERT, MPNet, GPT-2,
-BART, Marian, T5, ViT and Llama; model code depends on fields, never on a model's name.
+BART, Marian, T5, ViT, Llama and ModernBERT; model code depends on fields, never on a model's name.
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ __all__ = [
     "HeadConfig",
     "ImageConfig",
     "Implementation",
+    "LabelConfig",
     "LoRAConfig",
     "MixerConfig",
     "NormConfig",
@@ -90,6 +91,8 @@ class PositionConfig(Configuration, group="positions"):
     offset: Annotated[int, Range(0, 1 << 20)] = 0
     skip_padding: bool = False  # count only non-padding tokens as positions (RoBERTa)
     rope_theta: Positive = 10_000.0  # base of RoPE's angles
+    # Base of plain RoPE in layers with a sliding window (ModernBERT); None is as in other layers.
+    rope_local_theta: Positive | None = None
     rope_dim: Count | None = None  # rotary dimensions, the first of each head; None is all
     # Llama 3.1: factor, low and high frequency factors, original length.
     rope_scaling: tuple[Positive, Positive, Positive, Count] | None = None
@@ -134,6 +137,20 @@ class PositionConfig(Configuration, group="positions"):
         depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
         table = self.learned or self.kind.startswith(("concatenated", "sinusoidal"))
         return table or (self.kind == "rope" and depends)
+
+    @property
+    def local(self) -> "PositionConfig":
+        """Positions of layers with a sliding window.
+
+        Example:
+            >>> PositionConfig("rope", rope_theta=160_000.0, rope_local_theta=1e4).local.rope_theta
+            10000.0
+        """
+        if self.rope_local_theta is None:
+            return self
+        return PositionConfig(
+            "rope", self.max_length, rope_theta=self.rope_local_theta, rope_dim=self.rope_dim
+        )
 
     @property
     def rope_method(self) -> str | None:
@@ -339,6 +356,7 @@ class NormConfig(Configuration, group="norm"):
     gain_offset: Annotated[float, Range()] = 0.0  # the gain is this plus the parameter (Gemma: 1)
     bias: bool = True  # bias in layer normalization
     final: bool | None = None  # a norm after the last block; None: yes, unless placement is post
+    first: bool = True  # norm before the first sub-layer of all (ModernBERT: False)
     residual_dropout: Rate = 0.1  # dropout of each sub-layer's output, before the residual sum
 
 
@@ -354,8 +372,39 @@ class HeadConfig(Configuration, group="head"):
     mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
     # Activation of mlm_transform; None is feed_forward.activation.
     mlm_transform_activation: Activation | None = None
+    mlm_transform_bias: bool = True  # bias of its dense layer
     pooler: bool = False  # dense layer on the first hidden state (BERT)
     pooler_activation: Activation = "tanh"  # activation of the pooler (DistilBERT: relu)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelConfig(Configuration, group="labels"):
+    """The inputs of an encoder's labels of texts and tokens."""
+
+    # Hidden states pass through the layers of head.mlm_transform (ModernBERT).
+    transform: bool = False
+    # Vector of a text: of its first token, or the mean of all.
+    pooling: Literal["first", "mean"] = "first"
+
+    def check(self, texts: bool, pooler: bool) -> None:
+        """Refuses settings for models that do not read them.
+
+        Args:
+            texts: Whether the model is an encoder of texts.
+            pooler: Whether it has a pooler, which reads the first token.
+
+        Raises:
+            ConfigError: Names the setting, its value and what is allowed.
+        """
+        if not texts and self != LabelConfig():
+            name = "transform" if self.transform else "pooling"
+            raise ConfigError(
+                f"labels.{name} is {getattr(self, name)}: it is for encoders of texts alone"
+            )
+        if pooler and self.pooling != "first":
+            raise ConfigError(
+                f"labels.pooling is {self.pooling}: head.pooler reads the first token"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -502,6 +551,7 @@ class TransformerConfig(Configuration):
     feed_forward: FeedForwardConfig = FeedForwardConfig()
     norm: NormConfig = NormConfig()
     head: HeadConfig = HeadConfig()
+    labels: LabelConfig = LabelConfig()
     image: ImageConfig = ImageConfig()
     features: FeatureConfig = FeatureConfig()
     compute: ComputeConfig = ComputeConfig()
@@ -548,6 +598,11 @@ class TransformerConfig(Configuration):
         final = self.norm.final
         return self.norm.placement != "post" if final is None else final
 
+    def at_layer(self, layer: int) -> "TransformerConfig":
+        """Configuration of a layer, whose rotary positions may be those of sliding windows."""
+        local = self.scores.window_of(layer) is not None
+        return dataclasses.replace(self, positions=self.positions.local) if local else self
+
     def decoder(self) -> "TransformerConfig":
         """Configuration of the decoder: its own heads, feed-forward size and vocabulary.
 
@@ -588,6 +643,9 @@ def _check(config: TransformerConfig) -> None:
     for name in ("mlm_transform", "pooler"):
         if getattr(config.head, name) and config.decoder_layers:
             raise ConfigError(f"head.{name} is for encoders, but there are decoder layers")
+    texts = bool(config.vocab_size and not config.decoder_layers)
+    config.labels.check(texts, config.head.pooler)
+    _check_first_layers(config)
     _check_mixer(config, config.mixer)
     _check_embedding(config)
     _check_grid(config)
@@ -600,6 +658,23 @@ def _check(config: TransformerConfig) -> None:
             f"features.num_features is {config.features.num_features}: it is for encoder-decoders, "
             f"and encoder_layers is {config.encoder_layers}, decoder_layers {config.decoder_layers}"
         )
+
+
+def _check_first_layers(config: TransformerConfig) -> None:
+    """Refuses layers that differ where they must not."""
+    local, kind = config.positions.rope_local_theta, config.positions.kind
+    if local is not None and (kind != "rope" or config.scores.sliding_window is None):
+        raise ConfigError(
+            f"positions.rope_local_theta is {local}: it needs positions.kind rope and "
+            f"scores.sliding_window"
+        )
+    if not config.norm.first and config.norm.placement != "pre":
+        raise ConfigError(
+            f"norm.first is False: it needs norm.placement pre, not {config.norm.placement}"
+        )
+    if config.compute.scan_layers and (local is not None or not config.norm.first):
+        name = "norm.first is False" if local is None else "positions.rope_local_theta is set"
+        raise ConfigError(f"compute.scan_layers needs identical layers, but {name}")
 
 
 def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:

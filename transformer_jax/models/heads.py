@@ -40,8 +40,7 @@ class EncoderForMaskedLM(Encoder):
                 f"embedding.embedding_size is {E}: vectors of {D} meet its table after a map: set "
                 f"head.mlm_transform"
             )
-        self.transform = Linear(D, E, ("embed", None), rngs=rngs) if transform else None
-        self.transform_norm = Norm(config.norm, E) if transform else None
+        self.transform, self.transform_norm = _transform(config, E, rngs) if transform else _NONE
         self.head = Head(config, rngs=rngs)
         self.next_sentence = Linear(D, 2, ("embed", "label"), rngs=rngs) if next_sentence else None
 
@@ -51,11 +50,7 @@ class EncoderForMaskedLM(Encoder):
 
     def mlm_transform(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows E"]:
         """Returns the hidden states that :meth:`output_table` multiplies."""
-        if self.transform is None or self.transform_norm is None:
-            return hidden
-        chosen = self.config.head.mlm_transform_activation
-        act = ACTIVATIONS[chosen or self.config.feed_forward.activation]
-        return self.transform_norm(act(self.transform(hidden)))
+        return _transformed(self.config, self.transform, self.transform_norm, hidden)
 
     def output_table(self) -> OutputTable:
         """The output projection, for losses that never hold all logits at once."""
@@ -67,11 +62,38 @@ class EncoderForMaskedLM(Encoder):
         return self.next_sentence(self.pooled(hidden)).astype(jnp.float32)
 
 
+# The dense layer and the norm of a transform.
+_NONE: tuple[Linear | None, Norm | None] = (None, None)
+
+
+def _transform(
+    config: TransformerConfig, width: int, rngs: nnx.Rngs
+) -> tuple[Linear | None, Norm | None]:
+    bias = config.head.mlm_transform_bias
+    dense = Linear(config.d_model, width, ("embed", None), bias=bias, rngs=rngs)
+    return dense, Norm(config.norm, width)
+
+
+def _transformed(
+    config: TransformerConfig, dense: Linear | None, norm: Norm | None, x: Float[Array, "*rows D"]
+) -> Float[Array, "*rows E"]:
+    if dense is None or norm is None:
+        return x
+    act = ACTIVATIONS[config.head.mlm_transform_activation or config.feed_forward.activation]
+    return norm(act(dense(x)))
+
+
 class _Labelled(Encoder):
-    """An encoder with dropout and a linear map to ``labels`` outputs."""
+    """An encoder with dropout and a linear map to ``labels`` outputs.
+
+    With ``labels.transform``, the layers of the masked-LM head are before them.
+    """
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
+        transform = config.labels.transform
+        layers = _transform(config, config.d_model, rngs) if transform else _NONE
+        self.transform, self.transform_norm = layers
         self.labels = Linear(config.d_model, labels, ("embed", "label"), rngs=rngs)
 
     def __call__(  # type: ignore[override]
@@ -85,7 +107,9 @@ class _Labelled(Encoder):
         """``W dropout(x) + b`` of the :meth:`classifier_inputs`, in float32."""
         keys = (None, None) if key is None else jax.random.split(key)
         hidden = super().__call__(tokens, lengths, token_type_ids, key=keys[0])
-        return self.scores(self.classifier_inputs(hidden), keys[1])
+        vectors = self.classifier_inputs(hidden, lengths)
+        vectors = _transformed(self.config, self.transform, self.transform_norm, vectors)
+        return self.scores(vectors, keys[1])
 
     def scores(
         self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
@@ -94,7 +118,9 @@ class _Labelled(Encoder):
         vectors = dropout(vectors, self.config.norm.residual_dropout, key)
         return self.labels(vectors).astype(jnp.float32)
 
-    def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
+    def classifier_inputs(
+        self, hidden: Float[Array, "B T D"], lengths: Int[Array, " B"] | Bool[Array, "B T"]
+    ) -> Float[Array, "B *T D"]:
         """Returns the hidden states to classify: those of all tokens."""
         return hidden
 
@@ -102,9 +128,17 @@ class _Labelled(Encoder):
 class SequenceClassifier(_Labelled):
     """Class logits, or one regression output, for each text or text pair."""
 
-    def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """Returns the pooled hidden states."""
-        return self.pooled(hidden)
+    def classifier_inputs(
+        self, hidden: Float[Array, "B T D"], lengths: Int[Array, " B"] | Bool[Array, "B T"]
+    ) -> Float[Array, "B D"]:
+        """Returns the pooled hidden states, by ``labels.pooling``."""
+        if self.config.labels.pooling == "first":
+            return self.pooled(hidden)
+        if lengths.ndim == 1:
+            lengths = jnp.arange(hidden.shape[1])[None] < lengths[:, None]
+        total = jnp.where(lengths[..., None], hidden, 0).sum(1, dtype=jnp.float32)
+        count = jnp.maximum(lengths.sum(1, dtype=jnp.float32), 1)[:, None]
+        return (total / count).astype(hidden.dtype)
 
 
 class TokenClassifier(_Labelled):
@@ -121,7 +155,9 @@ class ReplacedTokenDetector(TokenClassifier):
         super().__init__(config, labels=1, rngs=rngs)
         self.detector = Linear(config.d_model, config.d_model, ("embed", None), rngs=rngs)
 
-    def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def classifier_inputs(
+        self, hidden: Float[Array, "B T D"], lengths: Int[Array, " B"] | Bool[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
         """Maps the vectors of all tokens, with the activation of the layers."""
         return ACTIVATIONS[self.config.feed_forward.activation](self.detector(hidden))
 

@@ -21,6 +21,7 @@ from transformer_jax.models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    LabelConfig,
     MixerConfig,
     NormConfig,
     PositionConfig,
@@ -208,8 +209,12 @@ def with_encoder_decoder(run: PairRun, start: "Start | None", given: "Given[Pair
     if start.family in ENCODERS:
         log(f"{run.init_from} is {start.name}: the encoder is loaded, the decoder is new")
         plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
-        layers = run.model.decoder_layers
-        both = dataclasses.replace(start.model, decoder_layers=layers, head=plain)
+        both = dataclasses.replace(
+            start.model,
+            decoder_layers=run.model.decoder_layers,
+            head=plain,
+            labels=LabelConfig(),
+        )
         return start.adapt(run, given, both)
     log(f"{run.init_from} is {start.name}: all of it is loaded")
     run = start.adapt(run, given)

@@ -94,6 +94,11 @@ def page_config(config: TransformerConfig, kind: Kind) -> dict[str, Json]:
         )
     layers = max(config.encoder_layers, config.decoder_layers)
     head = config.head
+    if not config.norm.first or places.rope_local_theta is not None or config.labels.transform:
+        raise ConfigError(
+            "norm.first is False, positions.rope_local_theta is set, or labels.transform is True: "
+            "the page does not compute ModernBERT: look at the model in Python, with capture"
+        )
     frequencies: list[float] = []
     if places.kind == "rope":
         frequencies = frequencies_of(places, config.head_dim).tolist()

@@ -127,7 +127,7 @@ class MaskFiller:
                 f'{name} has no {MASK}: put it in place of a word, as in "the {MASK} dog"'
             )
         if self._blank_is_part:
-            parts[:-1] = [part.rstrip(" ") for part in parts[:-1]]
+            parts[:-1] = [part.rstrip() for part in parts[:-1]]
         ids = list(self._template.prefix_ids)
         for i, part in enumerate(tokenizer.encode_batch([self._prepare(p) for p in parts])):
             ids += [tokenizer.mask, *part] if i else part

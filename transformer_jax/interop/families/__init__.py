@@ -18,6 +18,7 @@ _MODULES = (
     "distilbert",
     "electra",
     "mpnet",
+    "modernbert",
     "bart",
     "m2m_100",
     "t5",

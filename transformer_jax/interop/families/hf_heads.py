@@ -244,13 +244,15 @@ def word_mappings(
     return mappings if tied else [*mappings, TensorMapping("head/table", table)]
 
 
-def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMapping]:
-    """Returns the mappings of the label head, if any; ``text`` tasks may use another name."""
+def label_mappings(
+    model: Model, texts: str = "classifier", *, qa: str = "qa_outputs"
+) -> list[TensorMapping]:
+    """Returns the mappings of the label head, if any, by its names for texts and for answers."""
     if model.task is None:
         return []
     if model.kind == "decoder-task":
         return linear_mappings("labels", "score", bias=False)
-    places = {"qa": "qa_outputs", "tag": "classifier"}
+    places = {"qa": qa, "tag": "classifier"}
     return linear_mappings("labels", places.get(model.task, texts))
 
 

@@ -23,7 +23,7 @@ def window_size(fields: ConfigReader, default: int | None = 4096) -> int | None:
 
 
 def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], bool]) -> ScoreConfig:
-    """Returns the windows of a decoder's layers.
+    """Returns the windows of a model's layers.
 
     Args:
         fields: The configuration, with optional ``layer_types`` for the kind of each layer.
@@ -61,5 +61,5 @@ def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], boo
 
 def layer_types(config: TransformerConfig) -> list[str]:
     """Returns the kind of each layer for a published configuration."""
-    windows = [config.scores.window_of(i) for i in range(config.decoder_layers)]
-    return [FULL if window is None else SLIDING for window in windows]
+    layers = range(config.encoder_layers or config.decoder_layers)
+    return [FULL if config.scores.window_of(i) is None else SLIDING for i in layers]

@@ -202,16 +202,16 @@ def _stack(
         N, buckets = config.attention.num_heads, config.positions.num_buckets
         moved = item * N * (T * T + buckets)
         yield Component(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
-    attends = config.mixer.attends
+    attends, normed = config.mixer.attends, L - (not config.norm.first)
     if not attends:
         yield _mixer(config, f"{stack}/mixer", L, tokens)
-        yield norm_part("mixer_norm", L)
+        yield norm_part("mixer_norm", normed)
         if config.norm.placement == "sandwich":
             yield norm_part("mixer_norm_after", L)
     for kind, S in (("self_attention", T if attends else None), ("cross_attention", memory)):
         if S is not None:
             yield from _attention(config, f"{stack}/{kind}", L, B, T, S)
-            yield norm_part(f"{kind}_norm", L)
+            yield norm_part(f"{kind}_norm", normed if kind == "self_attention" else L)
             if config.norm.placement == "sandwich":
                 yield norm_part(f"{kind}_norm_after", L)
     if config.feed_forward.d_ff:

@@ -474,13 +474,15 @@ class Block(Module):
         self.mixer = make_mixer(config, causal=causal, layer=layer, rngs=rngs)
         rotate, kind = config.positions.kind == "rope", config.mixer.kind
         attends = ATTENTIONS[kind] if config.mixer.attends else None
-        self.self_attention = None if attends is None else attends(config, rotate=rotate, rngs=rngs)
+        own = config.at_layer(layer)
+        self.self_attention = None if attends is None else attends(own, rotate=rotate, rngs=rngs)
         self.cross_attention = Attention(config, rngs=rngs) if cross else None
         feeds = config.feed_forward.d_ff > 0
         self.feed_forward = FeedForward(config, rngs=rngs) if feeds else None
         norm = lambda part: None if part is None else Norm(config.norm, config.d_model)
-        self.mixer_norm = norm(self.mixer)
-        self.self_attention_norm = norm(self.self_attention)
+        first = lambda part: norm(part) if layer or config.norm.first else None
+        self.mixer_norm = first(self.mixer)
+        self.self_attention_norm = first(self.self_attention)
         self.cross_attention_norm = norm(self.cross_attention)
         self.feed_forward_norm = norm(self.feed_forward)
         after = lambda part: norm(part) if config.norm.placement == "sandwich" else None

@@ -8,7 +8,7 @@ from tests.parity.sweep.drawing import Case, Draw, family
 HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 
-def _labels(draw: Draw, head: str) -> dict[str, Any]:
+def labels(draw: Draw, head: str) -> dict[str, Any]:
     """Labels; one alone is a regression unless it says otherwise."""
     if head == "SequenceClassification":
         kind = draw.choice([None, None, "multi_label_classification"])
@@ -34,7 +34,7 @@ def _body(draw: Draw) -> dict[str, Any]:
 @family("bert")
 def bert(draw: Draw) -> Case:
     head = draw.turn(["Model", "ForPreTraining", *(f"For{name}" for name in HEADS)])
-    config = _body(draw) | _labels(draw, head.removeprefix("For"))
+    config = _body(draw) | labels(draw, head.removeprefix("For"))
     config["max_position_embeddings"] = draw.positions
     return Case(f"Bert{head}", config, positions=draw.positions)
 
@@ -42,7 +42,7 @@ def bert(draw: Draw) -> Case:
 def _roberta(draw: Draw, name: str) -> Case:
     head = draw.turn(["Model", *(f"For{head}" for head in HEADS)])
     pad = draw.choice([0, 1, 1, 5])
-    config = _body(draw) | _labels(draw, head.removeprefix("For"))
+    config = _body(draw) | labels(draw, head.removeprefix("For"))
     config |= {"pad_token_id": pad, "max_position_embeddings": draw.positions + pad + 1}
     return Case(f"{name}{head}", config, positions=draw.positions)
 
@@ -65,7 +65,7 @@ def camembert(draw: Draw) -> Case:
 @family("electra")
 def electra(draw: Draw) -> Case:
     head = draw.turn(["Model", "ForPreTraining", *(f"For{name}" for name in HEADS)])
-    config = _body(draw) | _labels(draw, head.removeprefix("For"))
+    config = _body(draw) | labels(draw, head.removeprefix("For"))
     config["max_position_embeddings"] = draw.positions
     config["embedding_size"] = draw.choice([config["hidden_size"], 5, 24])
     return Case(f"Electra{head}", config, positions=draw.positions)
@@ -94,5 +94,5 @@ def distilbert(draw: Draw) -> Case:
         "activation": draw.activation(),
         "max_position_embeddings": draw.positions,
     }
-    more = _labels(draw, head.removeprefix("For"))
+    more = labels(draw, head.removeprefix("For"))
     return Case(f"DistilBert{head}", config | more, positions=draw.positions)
