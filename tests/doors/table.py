@@ -351,6 +351,7 @@ DOORS: tuple[Door, ...] = (
         "ClassificationPredictor.__call__",
         "RegressionPredictor.__call__",
     ),
+    _use("rank texts", "semantic-search --rerank", "_TextTask.rank"),
     _use("reward texts", "classify", "RewardPredictor.__call__"),
     _use("tag words", "tag", "tag --texts", "TaggingPredictor.__call__"),
     _use("answer questions", "answer", "answer --questions", "QuestionAnsweringPredictor.__call__"),

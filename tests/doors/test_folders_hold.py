@@ -138,6 +138,7 @@ EXEMPT = {
     "score texts": "transformers gives language models no maximum length of texts",
     "compare samples": "samples of generate",
     "few-shot prompts": "prompts of generate",
+    "rank texts": "a classifier, which reads pairs as classify texts does",
     "reward texts": "a classifier, which reads texts as classify texts does",
     "tag words": "long sentences continue in further rows: nothing is cut",
     "answer questions": "long contexts are read in windows: nothing is cut",

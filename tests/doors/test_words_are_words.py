@@ -217,6 +217,7 @@ _WHOLE = (
     "score texts",
     "few-shot prompts",
     "classify texts",
+    "rank texts",
     "reward texts",
     "answer questions",
     "fill masks",

@@ -91,6 +91,9 @@ USES: dict[str, Use] = {
     "chat": Use("gpt2", _chat),
     "score texts": Use("gpt2", lambda model, text: model.score(text)),
     "classify texts": Use("bert_cls", lambda model, text: model(text), _lines("classify")),
+    "rank texts": Use(
+        "qwen3_number", lambda model, text: [one.score for one in model.rank("un", [text])]
+    ),
     "reward texts": Use("qwen3_number", lambda model, text: model(text), _lines("classify")),
     "tag words": Use("bert_tag", lambda model, text: model(text), _lines("tag")),
     "answer questions": Use("bert_qa", lambda model, text: model(text, TEXT)),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import heapq
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from transformer_jax.inference.facts import Facts
 
 __all__ = ["SemanticSearch"]
+
+_CANDIDATES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,12 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
     pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], or the first token ([CLS]). None is the
     pooling of a sentence encoder's own configuration, and else the mean."""
+    rerank: Path | None = None
+    """Run directory or Hugging Face folder of a cross-encoder. It reads the query together with
+    each of the nearest lines, which are sorted by its scores."""
+    candidates: Count | None = None
+    """Number of nearest lines that the cross-encoder scores; None is 100, or --top if that is
+    more."""
 
     def __call__(self) -> int:
         """Prints the most similar lines or pictures with their similarity, in descending order."""
@@ -60,8 +69,55 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         return self.search_lines(facts)
 
     def search_lines(self, facts: "Facts") -> int:
-        """Prints similarity, number and text of the most similar lines of the file."""
-        from transformer_jax.cli.support.input_lines import file_lines, layers_of, write
+        """Prints score, similarity, number and text of the best lines of the file."""
+        from transformer_jax.cli.support.input_lines import write
+
+        scorer = self.scorer()
+        name, found = self.nearest(facts, self.top if scorer is None else self.number_to_score())
+        if scorer is None:
+            write(name, "line", "text")
+            for value, number, line in found:
+                write(f"{value:.4f}", str(number), line)
+            return 0
+        scores = _scores(scorer, str(self.query), [line for *_, line in found])
+        write("score", name, "line", "text")
+        order = sorted(range(len(found)), key=lambda i: -scores[i])
+        for i in order[: self.top]:
+            value, number, line = found[i]
+            write(f"{scores[i]:.4f}", f"{value:.4f}", str(number), line)
+        return 0
+
+    def scorer(self) -> "Facts | None":
+        """Returns the facts of the cross-encoder, or None without ``--rerank``.
+
+        Raises:
+            ConfigError: It gives no numbers for pairs, or another flag needs it.
+        """
+        from transformer_jax.inference.encoders import check_scorer
+        from transformer_jax.inference.pretrained import read_facts
+
+        if self.rerank is None:
+            if self.candidates is not None:
+                raise ConfigError("--candidates is for --rerank CROSS_ENCODER: leave it out")
+            return None
+        if self.candidates is not None and self.candidates < self.top:
+            raise ConfigError(
+                f"--candidates is {self.candidates}, and --top {self.top}: only candidates are "
+                f"printed, so there must be at least as many"
+            )
+        facts = read_facts(self.rerank, opening=self.opening())
+        check_scorer(facts)
+        return facts
+
+    def number_to_score(self) -> int:
+        """Returns the number of lines for the cross-encoder."""
+        return max(_CANDIDATES, self.top) if self.candidates is None else self.candidates
+
+    def nearest(self, facts: "Facts", count: int) -> tuple[str, list[tuple[float, int, str]]]:
+        """Returns similarity, number and text of the nearest lines, and the similarity's name."""
+        from transformer_jax.cli.support.input_lines import file_lines, layers_of
+        from transformer_jax.core.numerics import cosine
+        from transformer_jax.data.text import check_readable
         from transformer_jax.inference.encoders import (
             EMBEDDING_FAMILIES,
             pools_of,
@@ -77,9 +133,6 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
             raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
         if self.query is None or not self.query.strip():
             raise ConfigError("the query is empty: give a text")
-        from transformer_jax.core.numerics import cosine
-        from transformer_jax.data.text import check_readable
-
         if self.file != "-":
             check_readable(self.file, "semantic-search")
         pool, own = pools_of(facts, self.pool), self.pool is None
@@ -97,7 +150,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
         _note_query(vectors)
         kept: list[tuple[int, str]] = []  # lines of the current window
 
-        def lines():
+        def lines() -> Iterator[str]:
             for number, line in enumerate(file_lines(Path(self.file), "semantic-search"), 1):
                 if vectors.prepared(line):
                     kept.append((number, line))
@@ -109,16 +162,27 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
             worth = compare(made.vectors, asked.vectors)
             for value, (number, line) in zip(worth.tolist(), kept, strict=True):
                 heapq.heappush(heap, (value, -number, line))
-                if len(heap) > self.top:
+                if len(heap) > count:
                     heapq.heappop(heap)
             kept.clear()
         if not heap:
             raise DataError(f"semantic-search {self.file}: no lines: it is empty")
-        write(name, "line", "text")
-        for value, number, line in sorted(heap, reverse=True):
-            write(f"{value:.4f}", str(-number), line)
         _note_lines(vectors)
-        return 0
+        return name, [(value, -number, line) for value, number, line in sorted(heap, reverse=True)]
+
+
+def _scores(facts: "Facts", query: str, lines: Sequence[str]) -> list[float]:
+    """Returns the score of each line with a query, by a cross-encoder."""
+    from transformer_jax.inference.encoders import task_runner
+    from transformer_jax.inference.pretrained import Pretrained
+
+    runner = task_runner(Pretrained.load(facts))
+    scores = runner.numbers([query] * len(lines), lines)
+    note_unknown(runner.counts)
+    if cut := runner.counts["cut"]:
+        pairs, length = plural(len(lines), "pair"), plural(facts.head.length, "token")
+        note(f"{facts.source}: {cut:,} of {pairs} truncated to {length}")
+    return scores.tolist()
 
 
 def _note_query(vectors: "Embedder") -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "EMBEDDING_FAMILIES",
     "check_masks",
     "check_question",
+    "check_scorer",
     "check_task",
     "mask_filler",
     "pools_of",
@@ -247,6 +248,32 @@ def check_task(facts: Facts, *tasks: str) -> TaskHead:
             f"none for {_HEADS[tasks[0]]}: try {command(TASKS[kind], facts.source)}"
         )
     return facts.head
+
+
+def check_scorer(facts: Facts) -> TaskHead:
+    """Returns the task of a cross-encoder, which gives one number for a pair of texts.
+
+    A Hugging Face folder that does not say whether it reads pairs is taken for one.
+
+    Raises:
+        ConfigError: The model gives classes, was trained on single texts, or has no head; the
+            message names what is needed.
+        CheckpointError: The task is damaged.
+    """
+    head = check_task(facts, "regress", "multi_label", "classify", "pair")
+    published = facts.published
+    group = {} if published is None else published["fields"].get("sentence_transformers")
+    single = isinstance(group, dict) and group.get("pairs") is False
+    if head.kind != "regress" and len(head.labels) != 1:
+        what = f"gives {_HEADS[head.kind]}, not one number for a pair"
+    elif single or (published is None and not head.pairs):
+        what = "was trained on single texts, not on pairs"
+    else:
+        return head
+    raise ConfigError(
+        f"{facts.source}: {what}: a cross-encoder is needed, such as a run of "
+        f"{command('finetune', 'regress', '--data.read.pair')}"
+    )
 
 
 def check_question(preparation: "Preparation", question: str, name: str) -> None:

@@ -7,6 +7,7 @@ __all__ = [
     "Classification",
     "GeneratedText",
     "MultiLabelClassification",
+    "RankedText",
     "TaggedWord",
     "classification",
     "with_alternatives",
@@ -85,6 +86,14 @@ class MultiLabelClassification(NamedTuple):
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
+
+
+class RankedText(NamedTuple):
+    """A text with its position in the input, from 0, and its score with a query."""
+
+    position: int
+    score: float
+    text: str
 
 
 class TaggedWord(NamedTuple):

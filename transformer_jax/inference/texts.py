@@ -1,19 +1,25 @@
 """Encoders and fine-tuned models as functions of text: vectors, labels, numbers, tags, answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError, plural
 from transformer_jax.data.conversations import check_answered
 from transformer_jax.data.words import blank_words
 from transformer_jax.inference.attention import TextAttention
 from transformer_jax.inference.base import Predictor, listed, several, warn_of_texts
 from transformer_jax.inference.capture import EncoderCapture
 from transformer_jax.inference.embedding import Embedding
-from transformer_jax.inference.encoders import check_question, check_task, mask_filler, task_runner
+from transformer_jax.inference.encoders import (
+    check_question,
+    check_scorer,
+    check_task,
+    mask_filler,
+    task_runner,
+)
 from transformer_jax.inference.encoding.masked import MaskFiller, TokenPrediction
 from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
 from transformer_jax.inference.encoding.task_runner import AnswerSpan
@@ -21,6 +27,7 @@ from transformer_jax.inference.exploring import Explorable
 from transformer_jax.inference.results import (
     Classification,
     MultiLabelClassification,
+    RankedText,
     TaggedWord,
     classification,
 )
@@ -112,11 +119,47 @@ class _Task(EncoderCapture, Explorable, Embedding, Predictor):
             raise ConfigError("a fine-tuned decoder has no encoder: no attention to show")
         return super().attention(text, text_pair)
 
+
+# One text, many texts, or many pairs of texts.
+TextsOrPairs: TypeAlias = str | Iterable[str] | Iterable[Sequence[str]]
+_PAIRS = (list, tuple)
+
+
+class _TextTask(_Task):
+    """A fine-tuned model of whole texts or of pairs of texts."""
+
+    def rank(
+        self, query: str, texts: Iterable[str], *, top_k: int | None = None
+    ) -> list[RankedText]:
+        """Returns texts with the scores of a cross-encoder for a query, the highest first.
+
+        Texts with equal scores keep their order.
+
+        Args:
+            query: The first text of each pair.
+            texts: The second text of each pair.
+            top_k: Number of texts to return; None is all.
+
+        Raises:
+            ConfigError: The model does not give one number for a pair of texts.
+        """
+        check_scorer(self._opened.facts)
+        if top_k is not None and top_k < 1:
+            raise ArgumentError(f"top_k is {top_k}: at least 1")
+        [query], found = listed([query]), listed(texts)
+        with warn_of_texts(self._predictor.counts):
+            scores = self._predictor.numbers([query] * len(found), found)
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        return [RankedText(i, float(scores[i]), found[i]) for i in order]
+
     def _sides(
-        self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
+        self, texts: TextsOrPairs, pairs: str | Iterable[str] | None
     ) -> tuple[list[str], list[str] | None]:
         """Returns the texts, and the second texts of pairs, as lists."""
-        first = listed(texts)
+        given = [texts] if isinstance(texts, str) else several(texts)
+        if pairs is None and given and all(isinstance(one, _PAIRS) for one in given):
+            given, pairs = _apart(given)
+        first = listed(given)
         if pairs is None:
             if self._pairs:
                 raise DataError("this model was trained on pairs of texts: give text_pairs")
@@ -131,7 +174,20 @@ class _Task(EncoderCapture, Explorable, Embedding, Predictor):
         return first, second
 
 
-class ClassificationPredictor(_Task):
+def _apart(pairs: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Returns the first and the second texts of pairs.
+
+    Raises:
+        ArgumentError: An item is not two texts.
+    """
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise ArgumentError(f"pair {i + 1} is {repr(pair)[:40]}: two texts are needed")
+    first, second = zip(*pairs, strict=True)
+    return list(first), list(second)
+
+
+class ClassificationPredictor(_TextTask):
     """A classifier of texts or of pairs of texts.
 
     Attributes:
@@ -147,14 +203,14 @@ class ClassificationPredictor(_Task):
     @overload
     def __call__(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str] | Sequence[Sequence[str]],
         text_pairs: Sequence[str] | None = None,
         *,
         threshold: float = ...,
     ) -> list[Classification | MultiLabelClassification]: ...
     def __call__(
         self,
-        texts: str | Sequence[str],
+        texts: TextsOrPairs,
         text_pairs: str | Sequence[str] | None = None,
         *,
         threshold: float = 0.5,
@@ -162,7 +218,7 @@ class ClassificationPredictor(_Task):
         """Returns the label of a text with its probability, or a list of them.
 
         Args:
-            texts: One text or many.
+            texts: One text or many; for a model of pairs, also a list of pairs of texts.
             text_pairs: The second text of each pair, for a model of pairs.
             threshold: Minimum probability of a label, for multi-label models.
 
@@ -186,15 +242,19 @@ class ClassificationPredictor(_Task):
         return MultiLabelClassification(above, named)
 
 
-class RegressionPredictor(_Task):
+class RegressionPredictor(_TextTask):
     """A regression model: a number for a text or a pair of texts."""
 
     tasks = ("regress",)
 
     def __call__(
-        self, texts: str | Sequence[str], text_pairs: str | Sequence[str] | None = None
+        self, texts: TextsOrPairs, text_pairs: str | Sequence[str] | None = None
     ) -> Float[np.ndarray, " B"]:
-        """Returns the number for each text, always as an array.
+        """Returns the number for each text or pair of texts, always as an array.
+
+        Args:
+            texts: One text or many; for a model of pairs, also a list of pairs of texts.
+            text_pairs: The second text of each pair, for a model of pairs.
 
         Raises:
             DataError: A text has no tokens, or the numbers of texts and second texts differ.

@@ -126,9 +126,15 @@ class HFRunDirectory(RunDirectory):
 
         text, special = self.tokenizer_file
         try:
-            return Tokenizer(text, special, find_target_tokenizer(self.path))
+            found = Tokenizer(text, special, find_target_tokenizer(self.path))
         except DataError as error:
             raise DataError(f"{self.path}: {error}") from None
+        if self.folder.model.config.positions.skip_padding and found.unk == found.pad:
+            raise DataError(
+                f"{self.path}: token {found.pad} is padding, which has no position, and unknown "
+                f"text at once: set pad_token_id in config.json to a token of its own"
+            )
+        return found
 
     @functools.cached_property
     def tokenizer_file(self) -> tuple[str, dict[str, str]]:

@@ -44,7 +44,10 @@ def search_pictures(command: Any, facts: "Facts") -> int:
     from transformer_jax.inference.image_texts import ImageTextPredictor
     from transformer_jax.inference.pretrained import Pretrained
 
-    for name, usual in (("layers", "last"), ("pool", None), ("from_language", None), ("to", None)):
+    for name, usual in (
+        ("layers", "last"), ("pool", None), ("rerank", None), ("candidates", None),
+        ("from_language", None), ("to", None),
+    ):  # fmt: skip
         if getattr(command, name) != usual:
             flag = name.removesuffix("_language")
             raise ConfigError(f"--{flag} is for encoders: {command.run} has one vector per text")

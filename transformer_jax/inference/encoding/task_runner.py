@@ -142,8 +142,8 @@ class TaskRunner:
     Attributes:
         counts: Numbers so far: ``cut``, of texts that were longer than ``length``, of sentences
             with a word that was, and of questions that were truncated to leave room for their
-            context; and ``unknown``, of texts with text that the tokenizer does not know: of each
-            side of pairs, of questions, and of contexts.
+            context; and ``unknown``, of texts with text that the tokenizer does not know: of the
+            different texts of pairs, questions and contexts.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ class TaskRunner:
         seconds: Sequence[str] | None = None,
     ) -> None:
         """Counts texts that were truncated, and texts with unknown text."""
-        # A context may be that of many questions.
-        read = [*texts, *dict.fromkeys(seconds or ())]
+        # A query may be asked of many texts, and a context may be that of many questions.
+        read = texts if seconds is None else list(dict.fromkeys([*texts, *seconds]))
         unknown = unknown_texts(read, self._tokenizer, examples.store.ids)
         self.counts.update(cut=cut, unknown=unknown)
 
