@@ -192,6 +192,48 @@ def test_a_cross_encoder_says_its_activation_in_its_own_file_first(tmp_path, cap
         HFRunDirectory(folder).read_config()
 
 
+LOGITS = {"method": "forward", "method_output_name": "logits"}
+SCORES = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": LOGITS},
+    "module_output_name": "scores",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds", "what"),
+    [({}, ["Transformer"], None),
+     ({"max_seq_length": 9, "unpad_inputs": True}, ["Transformer"], None),
+     ({}, ["Transformer", "Dense"], r"modules\.json: its modules are Transformer in '', Dense in"),
+     ({"transformer_task": "fill-mask"}, ["Transformer"], 'transformer_task is "fill-mask"'),
+     ({"query_length": 9}, ["Transformer"], "query_length is 9"),
+     ({"modality_config": {"text": LOGITS, "message": LOGITS}}, ["Transformer"],
+      r"sentence_bert_config\.json: modality_config is .*without a chat template")],
+    ids=["as saved", "length", "module", "task", "query", "chat"],
+)  # fmt: skip
+def test_modules_of_a_cross_encoder_are_those_of_a_classifier_or_refused(
+    tmp_path, changes, kinds, what
+):
+    """A chat template would rewrite the pairs, and a further module their scores."""
+    files = {
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
+        "sentence_bert_config.json": SCORES | changes,
+        "modules.json": [
+            {"type": f"sentence_transformers.base.modules.{kind}", "path": f"{i}_{kind}" * (i > 0)}
+            for i, kind in enumerate(kinds)
+        ],
+    }
+    scorer(tmp_path)
+    for name, said in files.items():
+        (tmp_path / name).write_text(json.dumps(said))
+    if what is None:
+        length = HFRunDirectory(tmp_path).read_config()["task"]["max_length"]
+        assert length == changes.get("max_seq_length", 44)
+        return
+    with pytest.raises(CheckpointError, match=what):
+        HFRunDirectory(tmp_path).read_config()
+
+
 @pytest.mark.slow
 def test_a_cross_encoder_that_names_no_activation_has_a_sigmoid(tmp_path):
     plain = np.asarray(transformer_jax.load(scorer(tmp_path / "plain"))("a", "b"))

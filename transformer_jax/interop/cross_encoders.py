@@ -11,6 +11,7 @@ from typing import Any, Literal
 from transformer_jax.core.errors import CheckpointError, plural
 from transformer_jax.core.json_types import Json
 from transformer_jax.interop.family import Model
+from transformer_jax.interop.sentence_encoders import score_problems
 from transformer_jax.interop.tokenizer_settings import Settings, read_json
 
 __all__ = [
@@ -104,15 +105,23 @@ def score_activation(
         model: The model.
 
     Raises:
-        CheckpointError: The activation is not supported, or there is a prompt before all pairs.
+        CheckpointError: The activation or another module is not supported, or there is a prompt or
+            a chat template around all pairs.
         DataError: A file is damaged.
     """
     own = read_json(folder, _BESIDE, dict) or {}
-    if own.get("model_type") == "CrossEncoder" and own.get("default_prompt_name") is not None:
-        raise CheckpointError(
-            f"{folder / _BESIDE}: default_prompt_name is {str(own['default_prompt_name'])[:40]!r}: "
-            f"cross-encoders with a prompt are not supported: set it to null"
-        )
+    if own.get("model_type") == "CrossEncoder":
+        if own.get("default_prompt_name") is not None:
+            prompt = str(own["default_prompt_name"])[:40]
+            raise CheckpointError(
+                f"{folder / _BESIDE}: default_prompt_name is {prompt!r}: cross-encoders with a "
+                f"prompt are not supported: set it to null"
+            )
+        for problem in score_problems(folder):
+            raise CheckpointError(
+                f"{folder / problem}: only the scores of a classifier of transformers, without a "
+                f"chat template, are supported"
+            )
     count, allowed = _scores(model)
     for file, key, value in _named(own, fields):
         name = str(value).rpartition(".")[2].lower()

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.core.json_types import Json
@@ -16,7 +16,13 @@ from transformer_jax.interop.sentence_dense import DenseRecord, SentenceFields, 
 from transformer_jax.interop.tensor_files import WEIGHTS
 from transformer_jax.interop.tokenizer_settings import read_json, read_settings
 
-__all__ = ["sentence_fields", "sentence_files", "write_sentence_files", "written_names"]
+__all__ = [
+    "score_problems",
+    "sentence_fields",
+    "sentence_files",
+    "write_sentence_files",
+    "written_names",
+]
 
 # Poolings, in the order of concatenation, and their names in old files.
 _MODES = {
@@ -39,7 +45,8 @@ _MODULES = "modules.json"
 # Keys of the file of each module, with supported values; None is any value.
 _VECTOR = ("sentence_embedding", None)
 _WHERE = {"module_input_name": _VECTOR, "module_output_name": _VECTOR}
-_KEYS: Mapping[str, Mapping[str, tuple[Json, ...] | None]] = {
+_Keys: TypeAlias = Mapping[str, tuple[Json, ...] | None]
+_KEYS: Mapping[str, _Keys] = {
     "Pooling": dict.fromkeys(
         (*_MODES.values(), "pooling_mode", "include_prompt", "embedding_dimension",
          "word_embedding_dimension")
@@ -62,6 +69,33 @@ _KEYS: Mapping[str, Mapping[str, tuple[Json, ...] | None]] = {
         ({}, None, {"trust_remote_code": False}, {"trust_remote_code": True}),
     ),
 }  # fmt: skip
+# The same of a classifier, whose pairs a chat template does not rewrite.
+_SCORES = dict(_KEYS["Transformer"]) | {
+    "transformer_task": ("sequence-classification", None),
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "logits"}}, None,
+    ),
+    "module_output_name": ("scores", None),
+}  # fmt: skip
+
+
+def score_problems(folder: Path) -> Iterator[str]:
+    """Yields modules and settings by which scores of pairs are not those of the classifier alone.
+
+    Args:
+        folder: The folder of a cross-encoder.
+
+    Raises:
+        DataError: A file is damaged, or outside of the folder.
+    """
+    order, parts, listed = _parts(folder)
+    if not listed:
+        return
+    if order != ["Transformer"] or parts["Transformer"]:
+        names = ", ".join(f"{kind} in {parts[kind]!r}" for kind in order)
+        yield f"{_MODULES}: its modules are {names[:80]}"
+    name, fields = _reads(folder, "")
+    yield from _unknown(name, _SCORES, fields or {})
 
 
 def sentence_fields(folder: Path) -> SentenceFields:
@@ -82,7 +116,7 @@ def sentence_fields(folder: Path) -> SentenceFields:
     def read(kind: str) -> tuple[Path, dict[str, Json] | None]:
         name = os.path.join(parts[kind], "config.json")
         fields = read_json(folder, name, dict)
-        refused.extend(_unknown(name, kind, fields or {}))
+        refused.extend(_unknown(name, _KEYS[kind], fields or {}))
         return folder / name, fields
 
     if "Pooling" in parts:
@@ -111,16 +145,16 @@ def sentence_fields(folder: Path) -> SentenceFields:
     name, fields = _reads(folder, parts.get("Transformer", ""))
     if fields is not None:
         found.update(_reading(folder / name, fields))
-        refused.extend(_unknown(name, "Transformer", fields))
+        refused.extend(_unknown(name, _KEYS["Transformer"], fields))
     if listed and "length" not in found and (length := read_settings(folder).length) is not None:
         found["length"] = length
     return {**found, "refused": refused} if refused else found
 
 
-def _unknown(name: str, kind: str, fields: Mapping[str, Json]) -> Iterator[str]:
-    """Yields the unsupported settings of a module."""
+def _unknown(name: str, keys: _Keys, fields: Mapping[str, Json]) -> Iterator[str]:
+    """Yields the unsupported settings of a module, whose file is ``name``."""
     for key, value in fields.items():
-        allowed = _KEYS[kind].get(key, (None,))
+        allowed = keys.get(key, (None,))
         if allowed is not None and value not in allowed:
             yield f"{name}: {key[:40]} is {json.dumps(value)[:80]}"
 
