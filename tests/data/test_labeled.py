@@ -167,7 +167,10 @@ def test_bad_json_lines_are_named(write, row, message):
     [
         ({"text": ["a", "b"], "upos": ["X"]}, r"jsonl:1: 2 words \('text'\) and 1 tag \('upos'\)"),
         ({"text": "a b", "upos": ["X"]}, r":1: field 'text' is not a list of texts"),
-        ({"text": ["a"], "tags": ["X"]}, r":1: field 'upos' is not a list .*data.read.tag"),
+        (
+            {"text": ["a"], "ner_tags": ["X"], "pos_tags": ["Y"]},
+            r":1: field 'upos' is not a list .*data.read.tag",
+        ),
         ({"text": ["a", " "], "upos": ["X", "Y"]}, r":1: field 'text, item 2' is empty"),
         ({"text": ["a"], "upos": [3]}, r":1: field 'upos, item 1' is a number"),
     ],

@@ -111,7 +111,7 @@ def test_a_path_with_an_equals_sign_is_a_path(files):
         (("de-en={}/de-en.tsv", "en-cs={}/de-en.tsv"), "is given for de-en and for en-cs"),
         (("de-en={}/empty.tsv",), r"de-en \(.*empty\.tsv\): no sentence pairs: it is empty"),
         (("de-en={}/none.tsv",), r"none\.tsv"),
-        (("de-en={}/de-en.txt",), r"pairs de-en .*ends in none of \.tsv, \.csv and \.jsonl"),
+        (("de-en={}/de-en.txt",), r"pairs de-en .*ends in none of \.tsv, \.csv, \.jsonl and"),
         (("{}/x.de,{}/x.en",), "two aligned files are data.source and data.target, or de-en=FILE"),
     ],
 )

@@ -184,7 +184,7 @@ def test_bad_jsonl_is_named_by_file_and_line(write, line, message):
 
 def test_a_file_of_pairs_needs_a_known_ending(write):
     with pytest.raises(
-        ConfigError, match=r"data\.pairs .*pairs\.txt: .* none of \.tsv, \.csv and \.jsonl"
+        ConfigError, match=r"data\.pairs .*pairs\.txt: .* none of \.tsv, \.csv, \.jsonl and"
     ):
         read_pairs(Files(pairs=write("pairs.txt", "a\tb\n")))
 

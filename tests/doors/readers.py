@@ -90,6 +90,41 @@ def json_lines(
     return lines_format(name, line, read)
 
 
+def columnar_format(
+    fields: Callable[[int, str], dict[str, object]], read: Callable[[Path], list[str]]
+) -> Format:
+    """A Parquet file with a row for each text."""
+
+    def write(folder: Path, texts: Sequence[str], form: Form) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_parquet(folder / "data.parquet", [fields(i, t) for i, t in enumerate(texts)])
+
+    return Format(write, read)
+
+
+def write_parquet(path: Path, rows: Sequence[dict[str, object]]) -> Path:
+    """Writes objects as Parquet."""
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def write_saved(folder: Path, rows: Sequence[dict[str, object]], features: object) -> Path:
+    """Writes objects as ``save_to_disk`` of the library datasets does."""
+    import pyarrow
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.Table.from_pylist(list(rows))
+    with pyarrow.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+    return folder
+
+
 # --- Sentence pairs ---------------------------------------------------------------------------
 
 
@@ -124,6 +159,9 @@ ALIGNED = Format(_write_aligned, _read_aligned)
 PAIRS_TSV = lines_format("data.tsv", lambda i, text: f"{text}\ttarget {i}", _read_pairs)
 PAIRS_CSV = csv_format(lambda i, text: (text, f"target {i}"), _read_pairs, ("source", "target"))
 PAIRS_JSONL = json_lines(lambda i, text: {"source": text, "target": f"target {i}"}, _read_pairs)
+PAIRS_PARQUET = columnar_format(
+    lambda i, text: {"source": text, "target": f"target {i}"}, _read_pairs
+)
 PAIRS_NAMED = Format(PAIRS_TSV.write, _read_named)
 PAIRS_TABLE = Format(_write_table, _read_table)
 
@@ -163,10 +201,14 @@ def _write_folder(folder: Path, texts: Sequence[str], form: Form) -> Path:
 
 
 SUMMARIES = json_lines(lambda i, text: {"source": text, "target": f"summary {i}"}, _read_summaries)
+SUMMARIES_CSV = csv_format(
+    lambda i, text: (text, f"summary {i}"), _read_summaries, ("article", "highlights")
+)
 DOCUMENT_LINES = lines_format("data.txt", lambda i, text: text, _documents("line"))
 DOCUMENT_BLOCKS = Format(_write_blocks, _documents("blank"))
 DOCUMENT_FOLDER = Format(_write_folder, _documents("file"))
 DOCUMENT_JSONL = json_lines(lambda i, text: {"text": text}, _documents("file"))
+DOCUMENT_PARQUET = columnar_format(lambda i, text: {"text": text}, _documents("file"))
 LINES = lines_format(
     "data.txt", lambda i, text: text, lambda path: [PREPARE.line(one) for one in read_lines(path)]
 )
@@ -274,6 +316,26 @@ TAGGED_JSONL = json_lines(
     lambda i, text: {"words": ["word", text], "tags": ["NOUN", "VERB"]},
     _words(LabeledOptions(text="words", tag="tags")),
 )
+
+
+def _write_data_set(folder: Path, texts: Sequence[str], form: Form) -> Path:
+    rows = [{"sentence": text, "label": i % 2} for i, text in enumerate(texts)]
+    features = {"label": {"names": ["label 0", "label 1"], "_type": "ClassLabel"}}
+    write_saved(folder / "data" / "train", rows, features)
+    (folder / "data" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    return folder / "data"
+
+
+def _question(i: int, text: str) -> dict[str, object]:
+    answers = {"text": ["Paris"], "answer_start": [0]}
+    return {"question": text, "context": "Paris is here.", "answers": answers}
+
+
+LABELED_PARQUET = columnar_format(
+    lambda i, text: {"text": text, "label": f"label {i % 2}"}, _labeled("classify", "texts")
+)
+DATA_SET = Format(_write_data_set, _labeled("classify", "texts"))
+QUESTION_ROWS = json_lines(_question, _read_questions)
 QUESTIONS = Format(_write_squad, _read_questions)
 
 # --- Preferences and conversations ------------------------------------------------------------
@@ -296,6 +358,9 @@ def _conversation(i: int, text: str) -> dict[str, object]:
 PREFERENCES = json_lines(
     lambda i, text: {"prompt": text, "chosen": f"yes {i}", "rejected": "no"}, _prompts("pairs")
 )
+PREFERENCES_CSV = csv_format(
+    lambda i, text: (text, f"yes {i}", "no"), _prompts("pairs"), ("prompt", "chosen", "rejected")
+)
 RATED = json_lines(
     lambda i, text: {"prompt": text, "completion": f"yes {i}", "label": i % 2 == 0},
     _prompts("labels"),
@@ -303,6 +368,10 @@ RATED = json_lines(
 PROMPTS = json_lines(lambda i, text: {"prompt": text}, _prompts("prompts"))
 CONVERSATIONS = json_lines(_conversation, _read_asked)
 ANSWERS = json_lines(lambda i, text: {"prompt": text, "completion": f"answer {i}"}, _read_asked)
+
+ANSWERS_CSV = csv_format(
+    lambda i, text: (text, f"answer {i}"), _read_asked, ("prompt", "completion")
+)
 
 # --- Recordings and pictures ------------------------------------------------------------------
 

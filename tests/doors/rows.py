@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.doors.readers import write_picture, write_recording
+from tests.doors.readers import write_parquet, write_picture, write_recording
 from transformer_jax.data.bad_rows import Unread
 from transformer_jax.data.conversations import read_conversations
 from transformer_jax.data.documents import TextOptions, read_texts
@@ -61,6 +61,18 @@ class Rows:
         path = folder / self.file
         path.write_text(head + "".join(rows[kind] for kind in kinds), "utf-8")
         return str(path)
+
+
+class _Columnar(Rows):
+    """Rows as lines of JSON, of which a Parquet file is made."""
+
+    def write(self, folder: Path, kinds: str) -> str:
+        """Writes rows by their kinds as above."""
+        rows = {"g": self.good, "b": self.bad, "m": self.more}
+        objects = [json.loads(rows[kind]) for kind in kinds]
+        names = dict.fromkeys(name for one in objects for name in one)
+        objects = [names | one for one in objects]
+        return str(write_parquet(folder / self.file, objects))
 
 
 def lines(*rows: Any) -> str:
@@ -129,6 +141,9 @@ _CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 _CHOICE = {"prompt": "one", "chosen": "a", "rejected": "b"}
 _RATED = {"prompt": "one", "completion": "a", "label": True}
 _MORE = {"id": 7}
+_QUESTION = {
+    "context": "one two", "question": "Which?", "answers": {"text": ["one"], "answer_start": [0]}
+}  # fmt: skip
 
 ROWS: dict[str, Rows] = {
     "pairs as TSV": Rows(
@@ -144,6 +159,11 @@ ROWS: dict[str, Rows] = {
         "a.jsonl", _pairs, lines({"source": "one", "target": "un"}), lines("{"),
         lines({"source": "one", "target": "un"} | _MORE), "key not read: id",
     ),
+    "pairs as Parquet": _Columnar(
+        "a.parquet", _pairs, lines({"source": "one", "target": "un"}),
+        lines({"source": "one", "target": None}),
+        lines({"source": "one", "target": "un"} | _MORE), "key not read: id",
+    ),
     "pairs by language": Rows(
         "a.tsv", _named, lines("one\tun"), lines("two\tdeux\tzwei"), lines("one\tun\tnote"),
         "3 columns, but 2 are needed",
@@ -157,6 +177,16 @@ ROWS: dict[str, Rows] = {
         lambda path, policy: read_summaries(path, SummaryOptions(bad_rows=policy)).parts,
         lines({"source": "one", "target": "un"}), lines({"source": "one"}),
         lines({"source": "one", "target": "un"} | _MORE), "key not read: id",
+    ),
+    "texts with summaries as CSV": Rows(
+        "a.csv",
+        lambda path, policy: read_summaries(path, SummaryOptions(bad_rows=policy)).parts,
+        lines('"one, two",un'), lines("one"), lines('"one, two",un,note'),
+        "key not read: remark", "article,highlights\n", "article,highlights,remark\n",
+    ),
+    "documents as Parquet": _Columnar(
+        "a.parquet", _documents, lines({"text": "one"}), lines({"text": None}),
+        lines({"text": "one"} | _MORE), "key not read: id", summary=True,
     ),
     "documents as JSONL": Rows(
         "a.jsonl", _documents, lines({"text": "one"}), lines({"text": 1}),
@@ -175,6 +205,11 @@ ROWS: dict[str, Rows] = {
     "labeled texts as JSONL": Rows(
         "a.jsonl", _labeled("classify", "texts"), lines({"text": "one", "label": 1}), lines([]),
         lines({"text": "one", "label": 1, "second": "two"}), "has a second text, 'second'",
+    ),
+    "labeled texts as Parquet": _Columnar(
+        "a.parquet", _labeled("classify", "texts"), lines({"text": "one", "label": 1}),
+        lines({"text": "", "label": 1}), lines({"text": "one", "label": 1, "second": "two"}),
+        "has a second text, 'second'",
     ),
     "labeled pairs as TSV": Rows(
         "a.tsv", _labeled("pair", "text_pairs"), lines("one\ttwo\ta"), lines("one\t\ta"),
@@ -212,6 +247,20 @@ ROWS: dict[str, Rows] = {
         "a.jsonl", _labeled("tag", "words", tag="tags"), lines({"text": ["one"], "tags": ["NUM"]}),
         lines({"text": ["one"], "tags": []}), lines({"text": ["one"], "tags": ["NUM"]} | _MORE),
         "key not read: id",
+    ),
+    "questions in rows": Rows(
+        "a.jsonl", _labeled("qa", "questions"), lines(_QUESTION),
+        lines(_QUESTION | {"answers": {"text": ["two"], "answer_start": [0]}}),
+        lines(_QUESTION | {"title": "x"}), "key not read: title",
+    ),
+    "preferences as CSV": Rows(
+        "a.csv", _preferences("pairs"), lines('"one, two",a,b'), lines("one,a,a"),
+        lines('"one, two",a,b,7'), "key not read: id", "prompt,chosen,rejected\n",
+        "prompt,chosen,rejected,id\n",
+    ),
+    "completions as CSV": Rows(
+        "a.csv", _chats, lines('"one, two",a'), lines("one"), lines('"one, two",a,7'),
+        "key not read: id", "prompt,completion\n", "prompt,completion,id\n", summary=True,
     ),
     "preferences": Rows(
         "a.jsonl", _preferences("pairs"), lines(_CHOICE), lines(_CHOICE | {"rejected": "a"}),
@@ -278,6 +327,7 @@ def squad(rows: Sequence[tuple[str, str]]) -> str:
 
 
 NO_ROWS = {
+    "data set of Hugging Face": "files of its folder, whose rows are those of Arrow or Parquet",
     "pairs in two aligned files": "a line that is left out would shift the others: all are needed",
     "documents in lines": "every line is a document: none is bad, and none has more",
     "documents between blank lines": "every block is a document: none is bad, and none has more",

@@ -13,6 +13,7 @@ from transformer_jax.core.config_fields import Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data import tfds
 from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
+from transformer_jax.data.data_sets import is_data_set, missing_splits, table_files
 from transformer_jax.data.document_stream import (
     DocumentStream,
     TextChunk,
@@ -21,8 +22,14 @@ from transformer_jax.data.document_stream import (
 )
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import DataSplits, refuse_several
-from transformer_jax.data.tables import JsonRow, table_format
-from transformer_jax.data.text import local_data, numbered_lines, read_lines, refuse_pipe
+from transformer_jax.data.tables import (
+    RowSource,
+    json_rows,
+    object_rows,
+    source_name,
+    table_format,
+)
+from transformer_jax.data.text import local_data, read_lines, refuse_pipe
 
 __all__ = [
     "DocumentStream",
@@ -55,11 +62,11 @@ class TextData(Configuration, group="data"):
 
     corpus: Literal["python-docs", "python-library", "in-context"] | None = None  # built-in
     text: str | None = None  # a text file (.gz is unpacked), or a folder of .txt, .txt.gz, .md
-    jsonl: str | None = None  # a file with one JSON object per line (.gz is unpacked)
+    jsonl: str | None = None  # a file with one JSON object per line (.gz too), or .parquet
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. lm1b
     tfds_dir: str | None = None  # its folder; None is TFDS_DATA_DIR or ~/tensorflow_datasets
-    valid: str | None = None  # validation text: a file, a folder or .jsonl
-    test: str | None = None  # test text: a file, a folder or .jsonl
+    valid: str | None = None  # validation text: a file, a folder, .jsonl or .parquet
+    test: str | None = None  # test text: a file, a folder, .jsonl or .parquet
     read: TextOptions = TextOptions()
 
     def __post_init__(self) -> None:
@@ -100,6 +107,7 @@ def open_texts(data: TextData) -> TextSplits:
         ConfigError: The settings name no data.
         DataError: A file is missing or empty. Errors in its content are raised on reading.
     """
+    data = dataclasses.replace(data, **missing_splits(data, "jsonl"))
     if data.corpus is not None:
         splits = _corpus(data.corpus, data.read)
     elif data.tfds is not None:
@@ -124,20 +132,29 @@ def open_texts(data: TextData) -> TextSplits:
 
 
 def read_texts(
-    path: str, read: TextOptions = TextOptions(), where: str = "data.text"
+    source: RowSource, read: TextOptions = TextOptions(), where: str = "data.text"
 ) -> DocumentStream:
-    """The documents of a text file or folder, or of a JSONL file, depending on the extension.
+    """Returns the documents of a text file or folder, or of a table of objects, by the extension.
 
     Args:
-        path: The file or folder.
-        read: How to split a text file into documents, the JSONL key, and lower-casing.
-        where: Name of the setting with ``path``, for messages.
+        source: The file or folder; or objects in Python, such as a ``datasets.Dataset``.
+        read: How to split a text file into documents, the key of objects, and lower-casing.
+        where: Name of the setting with the path, for messages.
 
     Raises:
         DataError: It is missing or empty.
+
+    Example:
+        >>> [chunk.text for chunk in read_texts([{"text": "one"}, {"text": "two"}])]
+        ['one', 'two']
     """
+    if not isinstance(source, str | os.PathLike):
+        hint = "name it with data.read.field"
+        texts = [row.text(read.field, hint) for _, row in json_rows(source)]
+        return _listed(texts, source_name(source), read)
+    path = os.fspath(source)
     try:
-        jsonl = table_format(path) == "jsonl"
+        jsonl = (is_data_set(path) or not os.path.isdir(path)) and table_format(path) == "jsonl"
     except ConfigError:
         jsonl = False
     return (_jsonl if jsonl else _text)(path, read, where)
@@ -146,6 +163,8 @@ def read_texts(
 def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
     root = local_data(path, where)
     files = [root]
+    if is_data_set(root):
+        raise DataError(f"{where} {path}: the folder of a data set: give it as data.jsonl")
     if os.path.isdir(root):
         files, others = [], list[str]()
         for file in sorted(root.rglob("*"), key=pathlib.Path.as_posix):
@@ -169,17 +188,15 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
 
 def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
     skips = ["skip"] * (read.bad_rows == "skip")
-    identity = file_identity(
-        [local_data(path, where)], where, "jsonl", read.field, *_identity(read), *skips
-    )
+    files = [local_data(file, where) for file in table_files(path, where)]
+    identity = file_identity(files, where, "jsonl", read.field, *_identity(read), *skips)
     unread, counts = Unread(path, "key"), dict[str, int]()
 
     def rows(bad: BadRows) -> Iterator[TextChunk]:
-        for number, line in numbered_lines(path, where, bad):
+        for _, row in object_rows(path, where, bad):
             with bad:
                 text = ""
-                if line.strip():
-                    row = JsonRow.parse(line, f"{path}:{number}")
+                if row is not None:
                     unread.note(row.fields, (read.field,))
                     text = row.text(read.field, "name it with data.read.field")
                 yield TextChunk(text, True)

@@ -6,9 +6,11 @@ from typing import Any, TypeAlias
 
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data import tfds
 from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.classes import class_numbers, sort_classes, spelling
+from transformer_jax.data.data_sets import missing_splits
 from transformer_jax.data.labeled_files import (
     LabeledFormat,
     LabeledOptions,
@@ -23,7 +25,8 @@ from transformer_jax.data.labeled_files import (
 )
 from transformer_jax.data.preparation import Preparation
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash, refuse_several
-from transformer_jax.data.squad import Questions, SquadAnswer, read_questions
+from transformer_jax.data.squad import Questions, SquadAnswer, read_question_rows, read_questions
+from transformer_jax.data.tables import RowSource
 from transformer_jax.data.tag_schemes import marks_entities, scheme_of
 
 __all__ = [
@@ -47,6 +50,7 @@ __all__ = [
 ]
 
 Labeled = Sentences | Tagged | Questions
+_WITHHELD = {"", "-1", "-1.0"}  # labels of test data that are kept secret
 Place: TypeAlias = tuple[int, int]  # index of an example, and of a word in it
 
 
@@ -54,7 +58,7 @@ Place: TypeAlias = tuple[int, int]  # index of an example, and of a word in it
 class LabeledData(Configuration, group="data"):
     """The source of labeled examples; set train or tfds."""
 
-    # Training file: .tsv, .csv, .jsonl, .conllu, .conll or .json (SQuAD); .gz too.
+    # Training file: .tsv, .csv, .jsonl, .parquet, .conllu, .conll or .json (SQuAD); .gz too.
     train: str | None = None
     valid: str | None = None  # validation file; without it, a part of training is held out
     test: str | None = None  # test file
@@ -95,8 +99,9 @@ def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
         ConfigError: The settings name no data, or its format does not suit the task.
         DataError: A file cannot be read.
     """
-    read = data.read
+    read, given = data.read, data
     has_second(task, read)
+    data = dataclasses.replace(data, **missing_splits(data))
     if data.tfds is not None:
         splits = _tfds(data.tfds, data.tfds_dir, task, read)
     elif data.train is not None:
@@ -109,22 +114,30 @@ def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
     elif valid is None and read.validation_size > 0:
         train, valid = _hold_out(train, read.validation_size)
     if data.test is not None:
-        tests["test"] = read_labeled(data.test, task, read, "data.test")
+        test = read_labeled(data.test, task, read, "data.test")
+        if given.test is None and {label for _, label in numbered_labels(test)} <= _WITHHELD:
+            log(f"{test.name}: the labels are withheld: the split is left out")
+            data = dataclasses.replace(data, test=None)
+        else:
+            tests["test"] = test
     if isinstance(train, Tagged) and (scheme := scheme_of(train.tags)) is not None:
         valid = valid and valid.in_scheme(scheme)
         tests = {split: part.in_scheme(scheme) for split, part in tests.items()}
-    given = [valid] * (data.valid is not None) + [tests.get("test")] * (data.test is not None)
-    overlaps = tuple(_overlap(train, part) for part in given if part is not None)
+    held = [valid] * (data.valid is not None) + [tests.get("test")] * (data.test is not None)
+    overlaps = tuple(_overlap(train, part) for part in held if part is not None)
     return LabeledSplits(train, valid, tests, overlaps)
 
 
 def read_labeled(
-    path: str, task: LabeledTask, read: LabeledOptions, where: str = "data.train"
+    path: RowSource,
+    task: LabeledTask,
+    read: LabeledOptions = LabeledOptions(),
+    where: str = "data.train",
 ) -> Labeled:
-    """Reads the examples of one file.
+    """Reads the examples of one file, or of objects in Python.
 
     Args:
-        path: The file.
+        path: The file; or objects, such as a ``datasets.Dataset``.
         task: The task.
         read: Format, and columns or keys.
         where: Name of the setting with ``path``, for messages.
@@ -132,10 +145,15 @@ def read_labeled(
     Raises:
         ConfigError: The format of the file does not suit the task.
         DataError: The file cannot be read; the message has ``path:line``, or names the question.
+
+    Example:
+        >>> read_labeled([{"sentence": "Good.", "label": "yes"}], "classify").texts
+        ['Good.']
     """
     if task == "qa":
-        labeled_format(path, task, read.format, where)
-        return read_questions(path, Preparation.of(read), where, read.bad_rows)
+        rows = labeled_format(path, task, read.format, where) == "jsonl"
+        reader = read_question_rows if rows else read_questions
+        return reader(path, Preparation.of(read), where, read.bad_rows)
     if task == "tag":
         return read_tagged(path, read, where)
     return read_sentences(path, task, read, where)
@@ -296,7 +314,7 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
     def make(split: str) -> Sentences | None:
         """Reads a split; None if its labels are withheld (-1)."""
         rows = list(enumerate(reader.rows(split)))
-        if {row[-1] for _, row in rows} in ({""}, {"-1"}, {"-1.0"}):
+        if {row[-1] for _, row in rows} <= _WITHHELD:
             return None
         bad = BadRows(f"{name} {split}", read.bad_rows, "example")
         return collect_sentences(rows, bad, task, second, Preparation.of(read))

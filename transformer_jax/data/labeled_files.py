@@ -4,19 +4,29 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 import pathlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from transformer_jax.core.config_fields import Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import BadRows, RowErrors, Unread
+from transformer_jax.data.data_sets import is_columnar, table_files
 from transformer_jax.data.languages import listed
 from transformer_jax.data.preparation import Preparation, ReadSettings
-from transformer_jax.data.tables import CellFormat, JsonRow, cell_rows, chosen_columns, json_rows
+from transformer_jax.data.tables import (
+    CellFormat,
+    JsonRow,
+    RowSource,
+    cell_rows,
+    chosen_columns,
+    json_rows,
+    source_name,
+)
 from transformer_jax.data.tag_schemes import (
     TagScheme,
     entities,
@@ -52,7 +62,7 @@ _FORMATS = {
     "pair": ("tsv", "csv", "jsonl"),
     "regress": ("tsv", "csv", "jsonl"),
     "tag": ("conllu", "columns", "jsonl"),
-    "qa": ("squad",),
+    "qa": ("squad", "jsonl"),
 }
 _ENDINGS = {
     ".tsv": "tsv",
@@ -60,6 +70,8 @@ _ENDINGS = {
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".parquet": "jsonl",
+    ".arrow": "jsonl",
     ".conllu": "conllu",
     ".conll": "columns",
     ".json": "squad",
@@ -104,7 +116,7 @@ class Sentences:
         return len(self.texts)
 
 
-def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, flag: str = "") -> str:
+def labeled_format(source: RowSource, task: LabeledTask, format: str, flag: str = "") -> str:
     """Returns the format of a file, by its extension if ``format`` is ``auto``.
 
     Raises:
@@ -114,9 +126,14 @@ def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, fla
         >>> labeled_format("train.tsv.gz", "pair", "auto"), labeled_format("a", "tag", "conllu")
         ('tsv', 'conllu')
     """
-    suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
     known = _ENDINGS | dict.fromkeys(_COLUMN_ENDINGS, "columns") if task == "tag" else _ENDINGS
-    found = format if format != "auto" else known.get(suffix)
+    if isinstance(source, str | os.PathLike):
+        path = table_files(source, flag)[0]
+        suffix = pathlib.Path(path.removesuffix(".gz")).suffix.lower()
+        given = format != "auto" and not is_columnar(path)
+        found = format if given else known.get(suffix)
+    else:
+        path, found = source_name(source), "jsonl"
     allowed = " or ".join(_FORMATS[task])
     if found is None:
         check_readable(pathlib.Path(path), flag)
@@ -146,16 +163,19 @@ def has_second(task: LabeledTask, read: LabeledOptions) -> bool:
 
 
 def read_sentences(
-    path: str, task: LabeledTask, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
+    source: RowSource,
+    task: LabeledTask,
+    read: LabeledOptions = LabeledOptions(),
+    where: str = "data.train",
 ) -> Sentences:
-    """Reads the labeled sentences of a TSV, CSV or JSONL file. Empty lines are skipped.
+    """Reads the labeled sentences of a table. Empty lines are skipped.
 
     TSV has no quoting or escaping; CSV is RFC 4180. A column that is not given and not there is
     chosen by its usual names (:func:`.chosen_columns`). A line names the columns or keys that are
     not read.
 
     Args:
-        path: The file.
+        source: A TSV, CSV or JSONL file, or other objects (:func:`.object_rows`).
         task: classify, pair or regress.
         read: Format, and columns or keys.
         where: Name of the setting with ``path``, for messages.
@@ -168,15 +188,14 @@ def read_sentences(
     second = has_second(task, read)
     fields = [("text", read.text), *([("text_pair", read.text_pair)] if second else [])]
     fields.append(("label", read.label))
-    kind = labeled_format(path, task, read.format, where)
-    bad = BadRows(path, read.bad_rows)
-    unused = "" if second else read.text_pair
+    kind = labeled_format(source, task, read.format, where)
+    bad = BadRows(source_name(source), read.bad_rows)
+    wanted = _Wanted.of(fields, task, "" if second else read.text_pair)
     if kind == "jsonl":
-        rows = _jsonl(path, fields, unused, where, bad)
+        rows = _jsonl(source, wanted, where, bad)
     else:
-        rows = _table(
-            path, "csv" if kind == "csv" else "tsv", fields, unused, read.header, where, bad
-        )
+        format: CellFormat = "csv" if kind == "csv" else "tsv"
+        rows = _table(source_name(source), format, wanted, read.header, where, bad)
     return collect_sentences(rows, bad, task, second, Preparation.of(read))
 
 
@@ -257,63 +276,82 @@ _USUAL = {
              "comment", "utterance", "query", "question1", "premise"),
     "text_pair": ("sentence2", "sentence_b", "question2", "hypothesis"),
     "label": ("labels", "class", "category", "sentiment", "intent", "score", "stars", "rating",
-              "relatedness_score", "similarity", "gold_label", "is_duplicate"),
+              "similarity", "gold_label", "is_duplicate"),
 }  # fmt: skip
+# The columns of SICK, which has a number and a class.
+_SICK = {"regress": "relatedness_score", "pair": "entailment_judgment"}
+
+
+class _Wanted(NamedTuple):
+    """The columns of a table that are wanted.
+
+    Attributes:
+        fields: The options and names of those that are read.
+        usual: Usual names of columns, for the default names among them.
+        unused: The name of a second text that the task does not read; empty if it reads one.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+    usual: dict[str, tuple[str, ...]]
+    unused: str
+
+    @classmethod
+    def of(cls, fields: Sequence[tuple[str, str]], task: LabeledTask, unused: str) -> "_Wanted":
+        """Returns the columns of a task."""
+        usual = {}
+        for option, column in fields:
+            if column == getattr(LabeledOptions, option):
+                more = (_SICK[task],) if option == "label" and task in _SICK else ()
+                usual[column] = (*_USUAL[option], *more)
+        return cls(tuple(fields), usual, unused)
+
+    def among(self, names: Sequence[str], path: str, place: str) -> "_Wanted":
+        """Returns the columns, those with their default names chosen among the names of a table.
+
+        Raises:
+            ConfigError: The table has a second text that is not read.
+        """
+        chosen = chosen_columns(names, self.usual, path)
+        fields = [(option, chosen.get(column, column)) for option, column in self.fields]
+        if self.unused and fields[0] != self.fields[0]:  # a text not named has no second
+            for name in map(str.strip, names):
+                if name.lower() in _USUAL["text_pair"]:
+                    _refuse_second(name, [name], place)
+        return self._replace(fields=tuple(fields))
 
 
 def _table(
-    path: str,
-    kind: CellFormat,
-    fields: list[tuple[str, str]],
-    unused: str,
-    header: bool | None,
-    where: str,
-    bad: RowErrors,
+    path: str, kind: CellFormat, wanted: _Wanted, header: bool | None, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
-    named = [f"data.read.{option} {column}" for option, column in fields if not is_number(column)]
-    if header is False and named:
-        raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
-    header = bool(named) if header is None else header
+    given = [f"data.read.{option} {name}" for option, name in wanted.fields if not is_number(name)]
+    if header is False and given:
+        raise ConfigError(f"{given[0]}: without a header columns have numbers, from 1")
+    header = bool(given) if header is None else header
     unread = Unread(path, "column")
     places, most, mark = list[int](), 0, "comma" if kind == "csv" else "tab"
     for number, cells in cell_rows(path, kind, where, bad):
         if not cells:
             continue
+        place = f"{path}:{number}"
         if not places:
             if header:
-                given, fields = fields, _with_usual(fields, cells, path)
-                if unused and fields[0] != given[0]:  # a text that was not named has no second
-                    for name in map(str.strip, cells):
-                        if name.lower() in _USUAL["text_pair"]:
-                            _refuse_second(name, [name], f"{path}:{number}")
-            places, most = _places(cells, fields, f"{path}:{number}", mark), len(cells)
+                wanted = wanted.among(cells, path, place)
+            places, most = _places(cells, wanted.fields, place, mark), len(cells)
             names = [name.strip() for name in cells] if header else [""] * len(cells)
-            _refuse_second(unused, names, f"{path}:{number}")
+            _refuse_second(wanted.unused, names, place)
             columns = [f"{i} ({name})" if name else f"{i}" for i, name in enumerate(names, 1)]
             unread.note(columns, [columns[i] for i in places if i < most])
             unread.report()
             if header:
                 continue
         with bad:
-            _check_cells(cells, fields, places, most, header, f"{path}:{number}", mark)
+            _check_cells(cells, wanted.fields, places, most, header, place, mark)
             yield number, [cells[i] for i in places]
-
-
-def _with_usual(
-    fields: list[tuple[str, str]], names: list[str], path: str
-) -> list[tuple[str, str]]:
-    """Returns the columns of fields, those with their default names chosen by usual names."""
-    usual = {}
-    for option, column in fields:
-        if column == getattr(LabeledOptions, option):
-            usual[column] = _USUAL[option]
-    chosen = chosen_columns(names, usual, path)
-    return [(option, chosen.get(column, column)) for option, column in fields]
 
 
 def _check_cells(
     cells: list[str],
-    fields: list[tuple[str, str]],
+    fields: Sequence[tuple[str, str]],
     places: list[int],
     most: int,
     header: bool,
@@ -369,7 +407,9 @@ def is_number(column: str) -> bool:
     return column.isdecimal() and len(column) < 10
 
 
-def _places(header: list[str], fields: list[tuple[str, str]], place: str, mark: str) -> list[int]:
+def _places(
+    header: list[str], fields: Sequence[tuple[str, str]], place: str, mark: str
+) -> list[int]:
     """Returns the index of each column; one message names all columns that are missing."""
     names = [name.strip() for name in header]
     places, wrong = [], []
@@ -395,16 +435,18 @@ def _places(header: list[str], fields: list[tuple[str, str]], place: str, mark: 
 
 
 def _jsonl(
-    path: str, fields: list[tuple[str, str]], unused: str, where: str, bad: RowErrors
+    source: RowSource, wanted: _Wanted, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
-    unread, keys = Unread(path, "key"), [key for _, key in fields]
-    for number, row in json_rows(path, where, bad):
+    name, chosen = source_name(source), None
+    unread = Unread(name, "key")
+    for number, row in json_rows(source, where, bad):
+        chosen = chosen or wanted.among([*row.fields], name, row.place)
         with bad:
-            row = row.with_text(keys[-1])
-            _refuse_second(unused, row.fields, row.place)
-            unread.note(row.fields, keys)
+            row = row.with_text(chosen.fields[-1][1])
+            _refuse_second(wanted.unused, row.fields, row.place)
+            unread.note(row.fields, [key for _, key in chosen.fields])
             hint = "name it with data.read."
-            yield number, [row.text(key, f"{hint}{option}") for option, key in fields]
+            yield number, [row.text(key, f"{hint}{option}") for option, key in chosen.fields]
     unread.report()
 
 
@@ -447,7 +489,7 @@ def _shown_scheme(tags: list[list[str]]) -> str:
 
 
 def read_tagged(
-    path: str, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
+    source: RowSource, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Tagged:
     """Reads the words and tags of a file in CoNLL-U, in columns, or in JSONL.
 
@@ -470,10 +512,10 @@ def read_tagged(
         DataError: A word has no tag, a line has another number of columns than the first, there
             are more tags than words, or there are no sentences. The message has ``path:line``.
     """
-    kind = labeled_format(path, "tag", read.format, where)
+    kind, path = labeled_format(source, "tag", read.format, where), source_name(source)
     bad = BadRows(path, read.bad_rows, "row" if kind == "jsonl" else "line")
     if kind == "jsonl":
-        rows = _word_lists(path, read, where, bad)
+        rows = _word_lists(source, read, where, bad)
     else:
         rows = _sentences((_conllu if kind == "conllu" else _columns)(path, read, where, bad), bad)
     found, prepare = Tagged(path, [], [], []), Preparation.of(read)
@@ -795,19 +837,27 @@ def _cells(line: str, tabs: bool) -> list[str]:
     return [cell.strip(" ") for cell in line.rstrip(" \t").split("\t")]
 
 
+# Usual keys of lists of words and tags, for those that are not given.
+_LISTS = {"text": ("tokens", "words"), "upos": ("ner_tags", "tags", "pos_tags", "labels")}
+
+
 def _word_lists(
-    path: str, read: LabeledOptions, where: str, bad: RowErrors
+    source: RowSource, read: LabeledOptions, where: str, bad: RowErrors
 ) -> Iterator[tuple[list[int], list[str], list[str]]]:
-    unread = Unread(path, "key")
-    for number, row in json_rows(path, where, bad):
+    keys, name = (read.text, read.tag), source_name(source)
+    unread, chosen = Unread(name, "key"), None
+    for number, row in json_rows(source, where, bad):
+        if chosen is None:
+            usual = {key: _LISTS[key] for key in keys if key in _LISTS}
+            chosen = chosen_columns([*row.fields], usual, name)
+            text, tag = (chosen.get(key, key) for key in keys)
         with bad:
-            unread.note(row.fields, (read.text, read.tag))
-            words = _texts(row, read.text, "data.read.text")
-            tags = _texts(row, read.tag, "data.read.tag")
+            unread.note(row.fields, (text, tag))
+            words, tags = _texts(row, text, "data.read.text"), _texts(row, tag, "data.read.tag")
             if len(words) != len(tags):
                 raise DataError(
-                    f"{row.place}: {plural(len(words), 'word')} ({read.text!r}) and "
-                    f"{plural(len(tags), 'tag')} ({read.tag!r}): each word needs one tag"
+                    f"{row.place}: {plural(len(words), 'word')} ({text!r}) and "
+                    f"{plural(len(tags), 'tag')} ({tag!r}): each word needs one tag"
                 )
             yield [number] * len(words), words, tags
     unread.report()

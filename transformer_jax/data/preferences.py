@@ -1,6 +1,6 @@
-"""Preferences from JSONL: pairs of completions, labeled completions, or only prompts.
+"""Preferences from tables: pairs of completions, labeled completions, or only prompts.
 
-One JSON object per line::
+One JSON object per line, or rows of CSV or Parquet with the same columns::
 
     {"prompt": "The film was", "chosen": " a joy.", "rejected": " ok."}
     {"prompt": "The film was", "completion": " a joy.", "label": true}
@@ -22,6 +22,7 @@ from transformer_jax.core.config_fields import Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.bad_rows import BadRows, Unread
 from transformer_jax.data.conversations import Message, check_asked, check_messages
+from transformer_jax.data.data_sets import missing_splits
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import HELD_OUT, DataSplits, held_by_hash
 from transformer_jax.data.tables import JsonRow, json_rows
@@ -83,7 +84,7 @@ class PreferenceOptions(ReadSettings):
 class PreferenceData(Configuration, group="data"):
     """The source of preferences or prompts."""
 
-    train: str | None = None  # training file, .jsonl; .gz too
+    train: str | None = None  # training file: .jsonl, .csv or .parquet; .gz too
     valid: str | None = None  # validation file; without it, a part of training is held out
     read: PreferenceOptions = PreferenceOptions()
 
@@ -170,7 +171,8 @@ def open_preferences(data: PreferenceData, kind: PreferenceKind) -> PreferenceSp
         raise ConfigError(
             f"no training data: give data.train, a .jsonl file with the fields {fields}"
         )
-    train = read_preferences(data.train, kind, data.read, "data.train")
+    data = dataclasses.replace(data, **missing_splits(data))
+    train = read_preferences(data.train or "", kind, data.read, "data.train")
     if data.valid is not None:
         valid = read_preferences(data.valid, kind, data.read, "data.valid")
         return PreferenceSplits(train, valid)
@@ -185,7 +187,7 @@ def read_preferences(
     read: PreferenceOptions = PreferenceOptions(),
     where: str = "data.train",
 ) -> Preferences:
-    """Reads the preferences of a JSONL file; empty lines are skipped.
+    """Reads the preferences of a table (:func:`.object_rows`); empty lines are skipped.
 
     A line names the fields that are not read.
 
@@ -293,6 +295,8 @@ def _label(row: JsonRow, hint: str) -> bool:
     if "label" not in row.fields:
         raise DataError(f"{row.place}: no field 'label': {hint}")
     label = row.fields["label"]
+    if isinstance(label, str):  # of CSV, which has no other values
+        label = {"true": True, "1": True, "false": False, "0": False}.get(label.lower(), label)
     if label not in (True, False):
         raise DataError(
             f"{row.place}: the label is {str(label)[:40]!r}: true (desirable) or false is needed"

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from transformer_jax.core.config_fields import Amount, Configuration, Count, Range, Share
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data import aligned, tables
+from transformer_jax.data.bad_rows import BadRows
+from transformer_jax.data.data_sets import splits_of
 from transformer_jax.data.languages import Direction
 from transformer_jax.data.pair_files import (
     is_table,
@@ -229,7 +231,7 @@ def load_splits(data: PairData) -> Splits:
         ConfigError: The settings name no data.
         DataError: A file cannot be read, or no training pairs are left.
     """
-    data = with_languages(data)
+    data = _with_folder(with_languages(data))
     if data.corpus is not None:
         splits = _babel(data) if data.corpus == "babel" else _phrasebook(data.read)
     elif data.tfds is not None:
@@ -259,15 +261,30 @@ def load_splits(data: PairData) -> Splits:
     return Splits(train, valid, tests, overlaps, data.languages)
 
 
+def _with_folder(data: PairData) -> PairData:
+    """Returns the settings with the splits of a data set's folder that are not given."""
+    found = splits_of(data.pairs) if isinstance(data.pairs, str) else {}
+    held = {role: Files(pairs=path) for role, path in found.items()}
+    return dataclasses.replace(
+        data,
+        valid=data.valid if data.valid != Files() else held.get("valid", Files()),
+        test=data.test if data.test != Files() else held.get("test", Files()),
+    )
+
+
 def read_pairs(
-    files: Files, read: ReadOptions = ReadOptions(), where: str = "data", *, every: bool = False
+    files: Files | tables.RowSource,
+    read: ReadOptions = ReadOptions(),
+    where: str = "data",
+    *,
+    every: bool = False,
 ) -> Pairs:
     """Reads the pairs of two aligned files, or of one TSV, CSV or JSONL file.
 
     Sentences are stripped of blanks; pairs with an empty side are dropped and counted.
 
     Args:
-        files: The files.
+        files: The files; or objects in Python, such as a ``datasets.Dataset``.
         read: Columns, keys and format of a file of pairs, and lower-casing.
         where: Name of the setting with ``files``, for messages.
         every: Whether to keep pairs with an empty side, as for data to score.
@@ -275,7 +292,15 @@ def read_pairs(
     Raises:
         DataError: A file cannot be read; two files have different numbers of lines; no pair is
             left.
+
+    Example:
+        >>> read_pairs([{"translation": {"en": "one", "fr": "un"}}]).targets
+        ['un']
     """
+    if not isinstance(files, Files):
+        bad = BadRows(tables.source_name(files), read.bad_rows)
+        given = bad.reported(tables.read_jsonl(files, read.fields, where, rows=bad))
+        return collect(given, bad.name, Preparation.of(read), every=every)
     _check_files(files, where)
     if isinstance(files.pairs, tuple):
         named = named_files(files.pairs, f"{where}.pairs")

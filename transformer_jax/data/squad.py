@@ -1,21 +1,22 @@
-"""Questions about paragraphs with their answers, from SQuAD files."""
+"""Questions about paragraphs with their answers, from SQuAD files, or as rows of a table."""
 
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TypeVar, cast
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.json_types import Json
-from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors
+from transformer_jax.data.bad_rows import BadRowPolicy, BadRows, RowErrors, Unread
 from transformer_jax.data.preparation import Preparation
-from transformer_jax.data.tables import json_kind
+from transformer_jax.data.tables import RowSource, json_kind, json_rows, source_name
 from transformer_jax.data.text import flaw_of, read_lines
 
-__all__ = ["Questions", "SquadAnswer", "read_questions"]
+__all__ = ["Questions", "SquadAnswer", "read_question_rows", "read_questions"]
 
 Kind = TypeVar("Kind")
+_ROW = ("id", "context", "question", "answers", "is_impossible")  # keys of a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Questions:
 
 
 def read_questions(
-    path: str,
+    source: RowSource,
     prepare: Preparation = Preparation("none"),
     where: str = "data.train",
     bad_rows: BadRowPolicy | None = None,
@@ -52,7 +53,7 @@ def read_questions(
     places of answers follow their preparation.
 
     Args:
-        path: The file.
+        source: The path of the file.
         prepare: Preparation of questions and paragraphs.
         where: Name of the setting with ``path``, for messages.
         bad_rows: Whether bad questions are refused or skipped.
@@ -61,16 +62,63 @@ def read_questions(
         DataError: The file has a different format, or an answer is not at its offset. The message
             names the question.
     """
+    path = source_name(source)
     try:
         whole = json.loads("\n".join(read_lines(path, where)))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
+    bad = BadRows(path, bad_rows, "question")
+    return _collected(_rows(whole, path, bad), bad, prepare)
+
+
+def read_question_rows(
+    source: RowSource,
+    prepare: Preparation = Preparation("none"),
+    where: str = "data.train",
+    bad_rows: BadRowPolicy | None = None,
+) -> Questions:
+    """Reads questions as rows of a table, as data sets of Hugging Face have them.
+
+    A row has ``id`` (or its number is one), ``context``, ``question`` and ``answers``, either a
+    list of objects with ``text`` and ``answer_start`` or one object of lists; it may be empty.
+    Arguments and errors are those of :func:`read_questions`; ``source`` may be any table of objects
+    (:func:`.object_rows`).
+    """
+    name = source_name(source)
+    bad = BadRows(name, bad_rows, "question")
+    return _collected(_flat_rows(source, where, bad), bad, prepare)
+
+
+def _flat_rows(source: RowSource, where: str, bad: RowErrors) -> Iterator[tuple[str, Json, str]]:
+    """Yields rows of a table as :func:`_rows`."""
+    unread = Unread(source_name(source), "key")
+    for number, row in json_rows(source, where, bad):
+        with bad:
+            unread.note(row.fields, _ROW)
+            fields = cast("dict[str, Json]", {"id": str(number)} | row.fields)
+            answers = fields.get("answers")
+            if isinstance(answers, dict):
+                lists = [_field(answers, key, list, row.place) for key in ("text", "answer_start")]
+                if len(lists[0]) != len(lists[1]):
+                    raise DataError(f"{row.place}: the answers have as many texts as places")
+                pairs = zip(*lists, strict=True)
+                answers = [{"text": text, "answer_start": start} for text, start in pairs]
+                fields["answers"] = answers
+            fields["is_impossible"] = answers == []
+            yield _field(fields, "context", str, row.place), fields, row.place
+    unread.report()
+
+
+def _collected(
+    rows: Iterable[tuple[str, Json, str]], bad: BadRows, prepare: Preparation
+) -> Questions:
+    """Checks questions with their paragraphs and collects them."""
+    path = bad.name
     found, ids = Questions(path, [], [], [], []), set[str]()
     placed = functools.lru_cache(1)(prepare.placed)  # questions of one paragraph are together
-    bad = BadRows(path, bad_rows, "question")
-    for context, row, place in _rows(whole, path, bad):
+    for context, row, place in rows:
         with bad:
             id = _field(row, "id", str, place)
             place = f"{path}: question {id}"

@@ -1,4 +1,4 @@
-"""Texts and their summaries, from JSONL."""
+"""Texts and their summaries, from tables."""
 
 import dataclasses
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 from transformer_jax.core.config_fields import Amount, Configuration, Range
 from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.data.bad_rows import BadRows, Unread
+from transformer_jax.data.data_sets import missing_splits
 from transformer_jax.data.pairs import (
     Grouping,
     Pairs,
@@ -17,7 +18,7 @@ from transformer_jax.data.pairs import (
 from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.sentences import sentences
 from transformer_jax.data.splits import HELD_OUT, DataSplits
-from transformer_jax.data.tables import json_rows
+from transformer_jax.data.tables import chosen_columns, json_rows
 
 __all__ = [
     "Summaries",
@@ -43,7 +44,7 @@ class SummaryOptions(ReadSettings):
 
 @dataclasses.dataclass(frozen=True)
 class SummaryData(Configuration, group="data"):
-    """The source of texts and summaries: JSONL files (.gz is unpacked)."""
+    """The source of texts and summaries: .jsonl, .csv or .parquet files (.gz is unpacked)."""
 
     train: str | None = None  # texts to train on
     valid: str | None = None  # validation texts; without them, a part of training is held out
@@ -119,7 +120,8 @@ def load_summaries(data: SummaryData) -> SummarySplits:
     """
     if data.train is None:
         raise ConfigError("no training data: give data.train, a JSONL file")
-    train, valid = read_summaries(data.train, data.read, "data.train"), None
+    data = dataclasses.replace(data, **missing_splits(data))
+    train, valid = read_summaries(data.train or "", data.read, "data.train"), None
     lines: tuple[str, ...] = ()
     if data.valid is not None:
         valid = read_summaries(data.valid, data.read, "data.valid", every=True)
@@ -147,6 +149,13 @@ def load_summaries(data: SummaryData) -> SummarySplits:
     return SummarySplits(train, valid, tests, overlaps)
 
 
+# Usual names of the keys of public data sets, for those that are not there.
+_USUAL = {
+    "source": ("article", "document", "dialogue", "text", "maintext", "report", "input"),
+    "target": ("highlights", "summary", "abstract", "headline", "output"),
+}
+
+
 def read_summaries(
     path: str,
     read: SummaryOptions = SummaryOptions(),
@@ -154,7 +163,7 @@ def read_summaries(
     *,
     every: bool = False,
 ) -> Summaries:
-    """Reads the texts and summaries of a JSONL file.
+    """Reads the texts and summaries of a table of objects (:func:`.object_rows`).
 
     A text given as a list is already split into sentences; otherwise
     :func:`transformer_jax.data.sentences.sentences` splits it. A list of summaries is several
@@ -173,12 +182,15 @@ def read_summaries(
     prepare = Preparation.of(read)
     clean = lambda text: prepare.line(" ".join(text.split()))
     hint = "name the two with data.read.fields"
-    texts, summaries, empty = [], [], 0
-    bad, unread = BadRows(path, read.bad_rows), Unread(path, "key")
+    texts, summaries, empty = list[list[str]](), list[list[str]](), 0
+    bad, unread, fields = BadRows(path, read.bad_rows), Unread(path, "key"), read.fields
     for _, row in json_rows(path, where, bad):
         with bad:
-            source, target = (row.texts(key, hint) for key in read.fields)
-            unread.note(row.fields, read.fields)
+            if not (texts or empty) and fields == SummaryOptions.fields:
+                chosen = chosen_columns([*row.fields], _USUAL, path)
+                fields = chosen.get("source", "source"), chosen.get("target", "target")
+            source, target = (row.texts(key, hint) for key in fields)
+            unread.note(row.fields, fields)
             one = source if len(source) > 1 else [one for text in source for one in sentences(text)]
             parts = [text for text in map(clean, one) if text]
             references = [text for text in map(clean, target) if text]

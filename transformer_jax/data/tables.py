@@ -1,20 +1,27 @@
-"""Tables: columns separated by tabs or, as CSV, by commas; or one JSON object per line."""
+"""Tables: columns separated by tabs or, as CSV, by commas; or objects.
+
+Objects stand one in each line, as JSON, or in Parquet and Arrow files, or are given in Python. The
+path of a table may be the folder of a data set (:mod:`.data_sets`).
+"""
 
 import csv
 import json
 import math
+import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, Unread
+from transformer_jax.data.data_sets import columnar_rows, is_columnar, named_classes, table_files
 from transformer_jax.data.text import flaw_of, numbered_lines, refuse_pipe
 
 __all__ = [
     "CellFormat",
     "JsonRow",
+    "RowSource",
     "TableFormat",
     "cell_rows",
     "chosen_columns",
@@ -22,25 +29,42 @@ __all__ = [
     "first_object",
     "json_kind",
     "json_rows",
+    "object_rows",
     "read_jsonl",
     "read_pairs_of_table",
+    "source_name",
     "table_format",
     "translation_languages",
 ]
 
 CellFormat = Literal["tsv", "csv"]
-TableFormat = Literal["tsv", "csv", "jsonl"]
+TableFormat = Literal["tsv", "csv", "jsonl"]  # the last stands for all tables of objects
 _SUFFIXES: dict[str, TableFormat] = {
     ".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "jsonl", ".arrow": "jsonl",
 }  # fmt: skip
+# A file, or objects in Python, such as a ``datasets.Dataset``.
+RowSource: TypeAlias = str | os.PathLike[str] | Iterable[object]
 
 # Names of the columns of pairs, by which a line of names is recognized.
 _HEADER = {"id", "source", "src", "target", "tgt", "trg", "input", "output", "text", "translation"}
 _VARIABLE_LANGUAGES = ("language", "translation")
 
 
-def table_format(path: str | pathlib.Path, format: str = "auto", flag: str = "") -> TableFormat:
+def source_name(source: RowSource) -> str:
+    """Returns the name of a table for messages: its path, or "the rows" of objects in Python.
+
+    Example:
+        >>> source_name("train.tsv"), source_name([{"text": "one"}])
+        ('train.tsv', 'the rows')
+    """
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the rows"
+
+
+def table_format(source: RowSource, format: str = "auto", flag: str = "") -> TableFormat:
     """Returns the format of a table, by its extension if ``format`` is ``auto``.
+
+    ``jsonl`` stands for all tables of objects.
 
     Raises:
         ConfigError: The extension is unknown.
@@ -49,11 +73,15 @@ def table_format(path: str | pathlib.Path, format: str = "auto", flag: str = "")
         >>> table_format("pairs.tsv.gz"), table_format("a.CSV"), table_format("spa.txt", "tsv")
         ('tsv', 'csv', 'tsv')
     """
-    suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
-    found = _SUFFIXES.get(suffix if format == "auto" else f".{format}")
+    if not isinstance(source, str | os.PathLike):
+        return "jsonl"
+    path = table_files(source, flag)[0]
+    suffix = pathlib.Path(path.removesuffix(".gz")).suffix.lower()
+    given = format != "auto" and not is_columnar(path)
+    found = _SUFFIXES.get(f".{format}" if given else suffix)
     if found is None:
         raise ConfigError(
-            f"{flag} {path}: the name ends in none of .tsv, .csv and .jsonl: give "
+            f"{flag} {path}: the name ends in none of .tsv, .csv, .jsonl and .parquet: give "
             f"data.read.format, tsv, csv or jsonl; two aligned files are data.source and "
             f"data.target, or de-en=FILE,FILE in data.pairs"
         )
@@ -82,7 +110,8 @@ def cell_rows(
     Raises:
         DataError: As for :func:`.read_lines`; or a row is not CSV.
     """
-    return (_csv_rows if format == "csv" else _tsv_rows)(path, flag, rows)
+    [file] = table_files(path, flag)
+    return (_csv_rows if format == "csv" else _tsv_rows)(file, flag, rows)
 
 
 def _csv_rows(
@@ -255,7 +284,7 @@ def _named_pair(
 
 
 def read_jsonl(
-    path: str | pathlib.Path,
+    path: RowSource,
     fields: tuple[str, str] | None = None,
     flag: str = "",
     hint: str = "name the two with data.read.fields",
@@ -277,20 +306,21 @@ def read_jsonl(
     Raises:
         DataError: A line is not a JSON object, or lacks a field, or the field is not text.
     """
-    unread = Unread(str(path), "key")
-    for number, line in numbered_lines(path, flag, rows):
-        if not line.strip():
+    unread = Unread(source_name(path), "key")
+    for _, row in object_rows(path, flag, rows):
+        if row is None:
             yield "", ""
             continue
         with rows:
-            row = JsonRow.parse(line, f"{path}:{number}")
             texts = row.fields.get("translation")
             for value in (row.fields, texts):
                 _check_single_texts(value, row.place)
             if isinstance(texts, dict):
                 unread.note(row.fields, ("translation",))
                 row, fields = row._replace(fields=texts), fields or _languages(texts, row.place)
-            fields = fields or ("source", "target")
+            elif fields is None:
+                chosen = chosen_columns(list(row.fields), _PAIR, source_name(path))
+                fields = chosen.get("source", "source"), chosen.get("target", "target")
             source, target = (row.text(name, hint) for name in fields)
             for name, text in zip(fields, (source, target), strict=True):
                 if "\n" in text.strip():
@@ -300,7 +330,7 @@ def read_jsonl(
     unread.report()
 
 
-def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str, str] | None:
+def translation_languages(path: RowSource, flag: str = "") -> tuple[str, str] | None:
     """Returns the two languages of the first line of a file of translations, in its order.
 
     Args:
@@ -314,10 +344,10 @@ def translation_languages(path: str | pathlib.Path, flag: str = "") -> tuple[str
         DataError: The line does not have two languages.
     """
     texts = first_object(path, flag).get("translation")
-    return _languages(texts, str(path)) if isinstance(texts, dict) else None
+    return _languages(texts, source_name(path)) if isinstance(texts, dict) else None
 
 
-def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
+def first_object(path: RowSource, flag: str = "") -> dict[str, object]:
     """Returns the first line of a file that is a JSON object; empty if none is.
 
     Args:
@@ -327,8 +357,11 @@ def first_object(path: str | pathlib.Path, flag: str = "") -> dict[str, object]:
     Raises:
         DataError: The file is a pipe, which cannot be read again.
     """
-    refuse_pipe(path, flag)
-    for _, row in json_rows(path, flag, BadRows(str(path))):
+    if isinstance(path, str | os.PathLike):
+        refuse_pipe(os.fspath(path), flag)
+    elif iter(path) is path:
+        raise DataError("the rows are read more than once: give a list, not an iterator")
+    for _, row in json_rows(path, flag, BadRows(source_name(path))):
         return row.fields
     return {}
 
@@ -466,22 +499,82 @@ class JsonRow(NamedTuple):
 
 
 def json_rows(
-    path: str | pathlib.Path, flag: str = "", rows: RowErrors = FIRST
+    source: RowSource, flag: str = "", rows: RowErrors = FIRST
 ) -> Iterator[tuple[int, JsonRow]]:
-    """Yields the JSON objects of a file, one in each line, with their lines; skips empty lines.
+    """Yields the objects of a table with their numbers; skips empty lines.
+
+    Arguments and errors are those of :func:`object_rows`.
+    """
+    for number, row in object_rows(source, flag, rows):
+        if row is not None:
+            yield number, row
+
+
+def object_rows(
+    source: RowSource, flag: str = "", rows: RowErrors = FIRST
+) -> Iterator[tuple[int, JsonRow | None]]:
+    """Yields the objects of a table with their numbers from 1; None for an empty line.
 
     Args:
-        path: The file.
+        source: A file with one JSON object in each line; Parquet or Arrow, whose numbers of classes
+            become their names; CSV or TSV, whose first line has the keys; the folder of a data set;
+            or objects in Python, such as a ``datasets.Dataset``.
         flag: The setting of the file, for messages.
         rows: Collects bad rows, which are left out.
 
     Raises:
-        DataError: As for :func:`.read_lines`; or a line is not a JSON object.
+        DataError: As for :func:`.read_lines`; or a row is not an object.
     """
-    for number, line in numbered_lines(path, flag, rows):
-        if line.strip():
+    if isinstance(source, str | os.PathLike):
+        number, name = 0, os.fspath(source)
+        for file in table_files(source, flag):
+            for inner, row in _file_objects(file, flag, rows):
+                number = max(number + 1, inner)
+                yield number, row and row._replace(place=f"{name}:{number}")
+        return
+    for number, given in enumerate(named_classes(source), 1):
+        with rows:
+            if not isinstance(given, Mapping):
+                raise DataError(
+                    f"the rows:{number}: an object is needed, found {json_kind(given)}: of several "
+                    f"splits, give one, such as data['train']"
+                )
+            yield number, JsonRow({str(key): given[key] for key in given}, f"the rows:{number}")
+
+
+def _file_objects(file: str, flag: str, rows: RowErrors) -> Iterator[tuple[int, JsonRow | None]]:
+    """Yields the objects of a file as :func:`object_rows`."""
+    format = _SUFFIXES.get(pathlib.Path(file.removesuffix(".gz")).suffix.lower())
+    if is_columnar(file):
+        for number, fields in enumerate(columnar_rows(file, flag), 1):
+            yield number, JsonRow(fields, f"{file}:{number}")
+    elif format == "tsv" or format == "csv":
+        yield from _objects_of_cells(file, format, flag, rows)
+    else:
+        for number, line in numbered_lines(file, flag, rows):
             with rows:
-                yield number, JsonRow.parse(line, f"{path}:{number}")
+                yield number, JsonRow.parse(line, f"{file}:{number}") if line.strip() else None
+
+
+def _objects_of_cells(
+    file: str, format: CellFormat, flag: str, rows: RowErrors
+) -> Iterator[tuple[int, JsonRow | None]]:
+    """Yields the rows of a table whose first line has the names of its columns."""
+    names = list[str]()
+    for number, cells in cell_rows(file, format, flag, rows):
+        if not cells:
+            yield number, None
+            continue
+        if not names:
+            names = [cell.strip() for cell in cells]
+            continue
+        with rows:
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{file}:{number}: {plural(len(cells), 'column')}, but the first line has "
+                    f"{len(names)} ({', '.join(map(repr, names[:8]))})"
+                )
+            yield number, JsonRow(dict(zip(names, cells, strict=True)), f"{file}:{number}")
 
 
 def json_kind(value: object) -> str:

@@ -22,6 +22,7 @@ from transformer_jax.data.chat.conversation_store import (
 )
 from transformer_jax.data.chat.template import find_template, special_tokens
 from transformer_jax.data.conversations import Message, read_conversations
+from transformer_jax.data.data_sets import missing_splits
 from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.models.config import (
     AttentionConfig,
@@ -63,7 +64,7 @@ _SAMPLED = 20_000  # maximum number of messages to train a tokenizer on
 class ChatData(Configuration, group="data"):
     """The source of conversations."""
 
-    train: str | None = None  # a file of JSON lines with "messages", .gz allowed
+    train: str | None = None  # .jsonl or .parquet with "messages", .csv with "prompt"; .gz too
     valid: str | None = None  # validation file; None holds out a part of train
     # Fraction of train to hold out, 0 to 0.5.
     validation_size: Annotated[float, Range(0, 0.5)] = 0.05
@@ -235,8 +236,9 @@ def _messages(run: InstructRun) -> Iterator[str]:
 
 
 def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
+    data = dataclasses.replace(run.data, **missing_splits(run.data))
     for name in ("train", "valid"):
-        if (path := getattr(run.data, name)) is not None:
+        if (path := getattr(data, name)) is not None:
             yield path, f"data.{name}"
 
 

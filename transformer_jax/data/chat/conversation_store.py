@@ -13,6 +13,7 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.bad_rows import BadRows, Unread
 from transformer_jax.data.chat.encoding import ChatEncoder, EncodedChat
 from transformer_jax.data.conversations import Conversation, read_conversations
+from transformer_jax.data.data_sets import table_files
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
 from transformer_jax.data.preparation import ReadSettings
@@ -70,10 +71,10 @@ def build_chats(
         ConfigError: The chat template is refused.
         DataError: A line is not a conversation that the template accepts; with file and line.
     """
-    file = local_data(path, flag)
+    files = [local_data(file, flag) for file in table_files(path, flag)]
     template = encoder.template
     written = (template.text, sorted((template.special or {}).items()), encoder.tokenizer.sha256)
-    identity = file_identity([file], flag, "chats", written, limit, too_long, *_identity(read))
+    identity = file_identity(files, flag, "chats", written, limit, too_long, *_identity(read))
     folder = None if cache is None else cache / f"chats-{identity[:24]}"
     found = None if folder is None else open_arrays(folder, _NAMES)
     if found is None:
