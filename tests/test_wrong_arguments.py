@@ -93,6 +93,7 @@ SAID = {
     "mesh config": "make_mesh: config is 2: a MeshConfig is needed",
     "load mesh": "load: mesh is 2: a Mesh or None is needed",
     "load place": "load: path is 5: text or a PathLike is needed",
+    "pipeline task": "task is int: allowed are translation, summarization, text2text-generation,",
     "load changed": "load: allow_changed_config is 'no': true or false is needed",
     "adamw": "adamw: learning_rate is '1e-3': a number is needed",
     "smoothing": "language_model: label_smoothing is 1.0: allowed are 0 up to, not including, 1",

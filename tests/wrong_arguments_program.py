@@ -147,6 +147,7 @@ CALLS = {
     "mesh config": lambda: tj.make_mesh(2),
     "load mesh": lambda: tj.load("run", mesh=2),
     "load place": lambda: tj.load(5),
+    "pipeline task": lambda: tj.pipeline(5),
     "load changed": lambda: tj.load("run", allow_changed_config="no"),
     "adamw": lambda: tj.adamw("1e-3"),
     "smoothing": lambda: tj.objectives.language_model(label_smoothing=1.0),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
     from transformer_jax.inference.loading import load
+    from transformer_jax.inference.pipelines import pipeline
     from transformer_jax.models.activations import capture
     from transformer_jax.models.composed import EncoderDecoder
     from transformer_jax.models.config import (
@@ -126,6 +127,7 @@ __all__ = [
     "make_step",
     "merging",
     "objectives",
+    "pipeline",
     "presets",
     "register_mixer",
     "split",
@@ -153,6 +155,7 @@ _MODULES = {
     "MeshConfig": "parallel.settings",
     "make_mesh": "parallel.mesh",
     "load": "inference.loading",
+    "pipeline": "inference.pipelines",
     "presets": "models.presets",
     "LoopConfig": "training.settings",
     "OptimizerConfig": "training.settings",

@@ -16,6 +16,7 @@ import typing
 import transformer_jax
 from transformer_jax.cli import commands, train_word_vectors
 from transformer_jax.inference.base import Predictor
+from transformer_jax.inference.pipelines import Pipeline
 from transformer_jax.interop.families import FAMILIES
 from transformer_jax.recipes.registry import RECIPES, get_recipe
 
@@ -76,11 +77,11 @@ def families() -> set[str]:
 
 
 def methods() -> set[str]:
-    """``Predictor.method`` of all that a user calls on a loaded model with an argument."""
+    """``Predictor.method`` of all that a user calls on a loaded model or a pipeline."""
     for module in pkgutil.walk_packages([str(PACKAGE / "inference")], "transformer_jax.inference."):
         importlib.import_module(module.name)
     found = set()
-    for predictor in _subclasses(Predictor):
+    for predictor in _subclasses(Predictor) | _subclasses(Pipeline):
         for name, function in inspect.getmembers(predictor, inspect.isfunction):
             if (name == "__call__" or not name.startswith("_")) and _has_input(function):
                 owner = next(one for one in predictor.__mro__ if name in vars(one))
@@ -94,7 +95,9 @@ def _subclasses(kind: type) -> set[type]:
 
 def _has_input(function: object) -> bool:
     parameters = list(inspect.signature(function).parameters.values())[1:]  # type: ignore[arg-type]
-    return any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    kinds = {one.kind for one in parameters}
+    one = inspect.Parameter
+    return bool(kinds & {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL})
 
 
 def files() -> set[str]:

@@ -142,6 +142,8 @@ EXEMPT = {
     "reward texts": "a classifier, which reads texts as classify texts does",
     "tag words": "long sentences continue in further rows: nothing is cut",
     "answer questions": "long contexts are read in windows: nothing is cut",
+    "tag tokens": "model_max_length is applied as in transformers: tests/inference/test_pipelines",
+    "find answers": "long contexts are read in windows: nothing is cut",
     "fill masks": "a mask beyond the length is refused, not cut",
     "search texts": "vectors of embed texts",
     "compare vectors of a word": "vectors of embed texts",

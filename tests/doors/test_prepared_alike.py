@@ -75,6 +75,9 @@ CASES: dict[str, Case] = {
     **{name: Case(content=True) for name in _CONTENT},
     "score texts": Case(content=True, same=lambda score: score.log_prob),
     "tag words": Case(same=lambda words: [(one.tag, one.probability) for one in words]),
+    "tag tokens": Case(
+        content=True, same=lambda tokens: [(one["entity"], one["score"]) for one in tokens]
+    ),
     "text for word vectors": Case(words=True),
     "analogy questions": Case(words=True),
     "word vectors": Case(words=True, content=True, read=_find),

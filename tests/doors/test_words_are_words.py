@@ -228,6 +228,8 @@ _WHOLE = (
     "rank texts",
     "reward texts",
     "answer questions",
+    "tag tokens",
+    "find answers",
     "fill masks",
     "embed texts",
     "search texts",

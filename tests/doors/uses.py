@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.inference.results import GeneratedText
@@ -96,6 +97,12 @@ USES: dict[str, Use] = {
     ),
     "reward texts": Use("qwen3_number", lambda model, text: model(text), _lines("classify")),
     "tag words": Use("bert_tag", lambda model, text: model(text), _lines("tag")),
+    "tag tokens": Use(
+        "bert_tag", lambda model, text: tj.pipeline("ner", model, ignore_labels=[])(text)
+    ),
+    "find answers": Use(
+        "bert_qa", lambda model, text: tj.pipeline("question-answering", model)(text, TEXT)
+    ),
     "answer questions": Use("bert_qa", lambda model, text: model(text, TEXT)),
     "fill masks": Use("bert", lambda model, text: model.fill_mask(f"[MASK] {text}", top_k=2)),
     "embed texts": Use("bert", lambda model, text: model.embed(text)),

@@ -38,10 +38,10 @@ def random(name: str) -> np.random.RandomState:
     return np.random.RandomState(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
 
 
-def weights(layout: str) -> dict[str, np.ndarray]:
-    """The tensors of a layout by their published names."""
+def weights(layout: str, tensors: dict[str, list[int]] | None = None) -> dict[str, np.ndarray]:
+    """The tensors of a layout by their published names, or those of other shapes."""
     found = {}
-    for name, shape in LAYOUTS[layout]["tensors"].items():
+    for name, shape in (tensors or LAYOUTS[layout]["tensors"]).items():
         noise = 0.15 * random(f"{layout}/{name}").standard_normal(shape)
         gain = len(shape) == 1 and name.endswith("weight") and "gemma" not in layout
         found[name] = np.asarray(noise + gain, np.float32)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.row_offsets import Slices, flatten, ragged_indices, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
@@ -26,7 +26,7 @@ __all__ = [
 
 # Special tokens that decoders get in fine-tuning: see decoder_template.
 DECODER_TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
-OddToken = Literal["first", "longer"]
+OddToken = Literal["first", "longer", "none"]
 TEXTS_AT_ONCE = 8192  # texts encoded at a time, which bounds the memory of Python lists
 
 
@@ -100,10 +100,11 @@ def encode_sentences(
         template: Special tokens to use instead of these.
         odd_token: Which text keeps one token more if both are truncated to an odd number: the first
             (Devlin et al. 2019), or the longer one, and the second of two equally long ones (as in
-            Hugging Face tokenizers).
+            Hugging Face tokenizers); ``none`` if the first text alone is truncated.
 
     Raises:
         ConfigError: ``max_length`` is too small for one token of each text.
+        DataError: A second text that may not be truncated leaves no room for the first.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -134,6 +135,13 @@ def encode_sentences(
     half = np.full(first.lengths.shape, room - room // 2)
     if odd_token == "longer":
         half[second.lengths >= first.lengths] = room // 2
+    elif odd_token == "none":
+        half = room - second.lengths
+        if (full := np.flatnonzero(half < 1)).size:
+            raise DataError(
+                f"second text {full[0] + 1} has {plural(second.lengths[full[0]], 'token')}: at "
+                f"most {room - 1} leave room for the first: shorten it"
+            )
     a = np.minimum(first.lengths, np.maximum(half, room - second.lengths))
     b = np.minimum(second.lengths, np.maximum(room - half, room - first.lengths))
     cut = int(np.sum(first.lengths + second.lengths > room))

@@ -219,6 +219,27 @@ class Tokenizer:
             found.append((ids, spans))
         return found
 
+    @property
+    def marks_continuations(self) -> bool:
+        """Returns whether tokens within a word begin with a mark, such as ``##``."""
+        return bool(getattr(self._backend.model, "continuing_subword_prefix", None))
+
+    def word_spans(self, text: str) -> dict[tuple[int, int], tuple[int, int]]:
+        """Returns the character span of the word of each token, by the token's own span.
+
+        Words are those into which the tokenizer splits a text before it makes tokens; a token
+        outside of words is a word.
+        """
+        with guarded():
+            encoding = self._backend.encode(text, add_special_tokens=False)
+        spans = [self._span(text, *span) for span in encoding.offsets]
+        words = [encoding.word_to_chars(word) if word is not None else None
+                 for word in encoding.word_ids]  # fmt: skip
+        return {
+            span: span if word is None else self._span(text, *word)
+            for span, word in zip(spans, words, strict=True)
+        }
+
     def _span(self, text: str, start: int, end: int) -> tuple[int, int]:
         # The library maps a composed character only to its first part.
         while self.normalization == "nfc" and end < len(text) and unicodedata.combining(text[end]):
@@ -262,6 +283,17 @@ class Tokenizer:
             last = self.vocab_size - 1
             raise DataError(f"the tokenizer has no token {id}: its ids end at {last}")
         return str(token)
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Returns the text of tokens, given their names in the file.
+
+        Example:
+            >>> train_tokenizer("bytes", []).join(["h", "i"])
+            'hi'
+        """
+        decoder = self._backend.decoder
+        with guarded():
+            return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def token_id(self, token: str) -> int:
         """Returns the id of a token, given its name in the file.

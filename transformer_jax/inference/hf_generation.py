@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from flax import nnx
@@ -43,8 +43,8 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
 
     Attributes:
         tokenizer: Tokenizer of the run.
-        counts: Numbers so far: of texts that were read, ``texts``, and of those with text that the
-            tokenizer does not know, ``unknown``.
+        counts: Numbers so far: of texts that were read, ``texts``; of those with text that the
+            tokenizer does not know, ``unknown``; and of those that were truncated, ``cut``.
     """
 
     tokenizer: "Tokenizer"
@@ -112,6 +112,8 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         texts: Iterable[str],
         changes: Mapping[str, Any] | None = None,
         directions: Directions = DEFAULT_DIRECTION,
+        *,
+        too_long: Literal["truncate", "error"] = "error",
     ) -> Iterator[list[Continuation]]:
         """Returns the texts for each input, best first; the translation of an empty input is empty.
 
@@ -119,9 +121,11 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
             texts: Prompts, or sentences to translate.
             changes: Settings of this call that override the generation config.
             directions: The direction of all sentences to translate, or one per sentence.
+            too_long: Whether sentences beyond the model's positions are truncated or refused.
 
         Raises:
             ConfigError: A language is unknown or missing, or targets begin with several tokens.
+            DataError: A text does not fit the model's positions.
         """
         config = self.generation_config
         config = _changed(config, changes) if changes else config
@@ -129,10 +133,25 @@ class HFTextGenerator(TextGenerator[GenerationConfig]):
         while chunk := list(itertools.islice(remaining, self._batch)):
             placed = enumerate(zip(chunk, each, strict=False))
             sequences = [self._sequence(i, text, config, one) for i, (text, one) in placed]
+            if too_long == "truncate" and self._encodes:
+                for sequence in sequences:
+                    self._truncate(sequence)
             nonempty = [one for one in sequences if len(one.source) or one.prompt_ids]
             found = self.search_texts(nonempty, config)
             for i in range(len(chunk)):
                 yield found.get(i, [Continuation("", (), 0.0, "end", 0.0)])
+
+    def _truncate(self, sequence: GenerationSequence) -> None:
+        """Removes the last tokens of a sentence that is too long, not the special ones after it."""
+        most, source = self._facts.transformer.positions.max_length, list(sequence.source)
+        if len(source) > most:
+            after = len(
+                frame_of(
+                    self.tokenizer, self._facts.direction(self.tokenizer, DEFAULT_DIRECTION)
+                ).after
+            )
+            sequence.source = [*source[: most - after], *source[len(source) - after :]]
+            self.counts["cut"] += 1
 
     def searches(
         self,

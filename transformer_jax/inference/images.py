@@ -51,6 +51,7 @@ class ImagePredictor(Predictor):
         graph, self._params = opened.model
         self._vectors = MeshProgram(lambda p, x: _vectors(nnx.merge(graph, p), x))
         self._probabilities = MeshProgram(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
+        self._logits = MeshProgram(lambda p, x: nnx.merge(graph, p)(x))
 
     def __call__(self, images: Any) -> Any:
         """Returns the label of a picture with its probability, or a list of them.
@@ -72,10 +73,17 @@ class ImagePredictor(Predictor):
 
     def probabilities(self, images: Any) -> Float[np.ndarray, "B V"]:
         """Returns the probability of each label for each picture; see :meth:`__call__`."""
+        return self._labeled(self._probabilities, images)
+
+    def logits(self, images: object) -> Float[np.ndarray, "B V"]:
+        """Returns the outputs of the classifier, before any activation; see :meth:`__call__`."""
+        return self._labeled(self._logits, images)
+
+    def _labeled(self, program: MeshProgram, images: object) -> np.ndarray:
         if not self.labels:
             where = self._opened.facts.source
             raise ConfigError(f"{where}: an image encoder without a classifier: use embed")
-        return self._run(self._probabilities, images)
+        return self._run(program, images)
 
     def scores(self, pixels: Any) -> Any:
         """Returns the score of each label for normalized pictures ``[B height width channels]``."""

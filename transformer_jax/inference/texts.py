@@ -71,13 +71,22 @@ class EncoderPredictor(EncoderCapture, Explorable, Embedding, Predictor):
             ConfigError: The encoder has no masked-LM head, or ``top_k`` is out of range.
             DataError: A text has no ``[MASK]``, or exceeds the model's context.
         """
+        filler = self.filler()
+        with warn_of_texts(filler.counts):
+            found = filler(listed(texts), top=top_k)
+        return found[0] if isinstance(texts, str) else found
+
+    def filler(self) -> MaskFiller:
+        """Returns the predictor of masked tokens.
+
+        Raises:
+            ConfigError: The encoder has no masked-LM head, or its tokenizer no mask.
+        """
         if self._fill is None:
             part = "mask token" if self._has_head else "masked-LM head"
             where = self._opened.facts.source
             raise ConfigError(f"{where}: an encoder without a {part}: use embed")
-        with warn_of_texts(self._fill.counts):
-            found = self._fill(listed(texts), top=top_k)
-        return found[0] if isinstance(texts, str) else found
+        return self._fill
 
 
 class _Task(EncoderCapture, Explorable, Embedding, Predictor):

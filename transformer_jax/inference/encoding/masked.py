@@ -1,13 +1,14 @@
 """Predictions of masked tokens by a pre-trained encoder."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Float
 
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.core.trees import device_of
@@ -81,7 +82,7 @@ class MaskFiller:
         begins[list(tokenizer.special_ids)] = False
         # Tokens of such a vocabulary include the blank before a word, and so do predictions.
         self._blank_is_part = bool(tokenizer.is_continuation.any() and begins.sum() > 1)
-        self._runs: dict[tuple[int, int], Batches] = {}
+        self._runs: dict[tuple[int, int | None], Batches] = {}
         self.counts: collections.Counter[str] = collections.Counter()
 
     def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
@@ -94,25 +95,43 @@ class MaskFiller:
         plain = self._config.vocab_size - len(self._tokenizer.special_ids)
         if not 1 <= top <= plain:
             raise ConfigError(f"top is {top}: from 1 to {plain}, the words of the vocabulary")
+        found: list[list[list[TokenPrediction]]] = [[] for _ in texts]
+        for number, ids, worth in self._best(texts, top):
+            for place, shares in zip(ids.tolist(), worth.tolist(), strict=True):
+                names = self._tokenizer.convert_ids_to_tokens(place)
+                found[number].append(
+                    [TokenPrediction(*pair) for pair in zip(names, shares, strict=True)]
+                )
+        return found
+
+    def probabilities(self, texts: Sequence[str]) -> list[Float[np.ndarray, "masks V"]]:
+        """Returns the probability of every token, special ones too, at each mask of each text.
+
+        Raises:
+            DataError: As in a call.
+        """
+        found = {number: shares for number, _, shares in self._best(texts, None)}
+        return [found[number] for number in range(len(texts))]
+
+    def _best(
+        self, texts: Sequence[str], top: int | None
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yields the index of each text, and at each mask the best ids and their probabilities.
+
+        Without ``top``, they are those of all tokens, in the order of the vocabulary.
+        """
         rows = [self.encode(text, f"text {i}") for i, text in enumerate(texts, 1)]
         if not rows:
-            return []
+            return
         around = [self._prepare(" ".join(self._parts(text))) for text in texts]
         self.counts.update(lines=len(rows), unknown=unknown_texts(around, self._tokenizer))
         every = flatten([rows], id_dtype(self._tokenizer))
         masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
-        found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         run = self._program(max(masks), top)
         examples = EncodedExamples(TokenStore(every.ids, row_offsets(every.lengths)), every.lengths)
         for numbers, (ids, worth) in run(self.params, examples):
             for row, number in enumerate(numbers.tolist()):
-                for place in range(masks[number]):
-                    names = self._tokenizer.convert_ids_to_tokens(ids[row, place].tolist())
-                    shares = worth[row, place].tolist()
-                    found[number].append(
-                        [TokenPrediction(*pair) for pair in zip(names, shares, strict=True)]
-                    )
-        return found
+                yield number, ids[row, : masks[number]], worth[row, : masks[number]]
 
     def encode(self, text: str, name: str = "the text") -> list[int]:
         """Returns the ids of a text with masks, within the special tokens of the template.
@@ -149,7 +168,7 @@ class MaskFiller:
         [own] = self._tokenizer.convert_ids_to_tokens([self._tokenizer.mask])
         return text.replace(own, MASK).split(MASK)
 
-    def _program(self, masks: int, top: int) -> Batches:
+    def _program(self, masks: int, top: int | None) -> Batches:
         """Returns the program that computes ``top`` tokens for up to ``masks`` masks per row."""
         masks = 1 << (masks - 1).bit_length()
         if (masks, top) in self._runs:
@@ -164,6 +183,8 @@ class MaskFiller:
             places = jnp.argsort(tokens != tokenizer.mask, axis=1, stable=True)[:, :masks]
             hidden = Encoder.__call__(model, tokens, batch["lengths"], batch["types"])
             shares = jax.nn.softmax(model.mlm_logits(gather_positions(hidden, places)))
+            if top is None:
+                return jnp.broadcast_to(jnp.arange(shares.shape[-1]), shares.shape), shares
             worth, ids = jax.lax.top_k(jnp.where(special[None, None], -1.0, shares), top)
             return ids, worth
 

@@ -13,9 +13,17 @@ from jaxtyping import Float, Int
 
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.coverage import unknown_texts
-from transformer_jax.data.examples import EncodedExamples, OddToken, encode_sentences
+from transformer_jax.data.examples import (
+    EncodedExamples,
+    OddToken,
+    add_special_tokens,
+    default_template,
+    encode_sentences,
+)
 from transformer_jax.data.preparation import PlacedText, Preparation
 from transformer_jax.data.question_examples import SpanExamples, encode_questions
+from transformer_jax.data.row_offsets import flatten
+from transformer_jax.data.store import id_dtype
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary_check import check_vocabulary
@@ -26,7 +34,15 @@ from transformer_jax.models.build import TaskKind
 from transformer_jax.models.partition import Graph
 from transformer_jax.training.objectives import encoder_inputs
 
-__all__ = ["AnswerSpan", "NoTokensError", "ReadingForm", "TaskRunner", "UnreadTextError"]
+__all__ = [
+    "AnswerSpan",
+    "NoTokensError",
+    "ReadingForm",
+    "ScoredWindow",
+    "TaggedTokens",
+    "TaskRunner",
+    "UnreadTextError",
+]
 
 
 class AnswerSpan(NamedTuple):
@@ -45,6 +61,36 @@ class AnswerSpan(NamedTuple):
             return self
         start, stop = read.original(self.start, self.start + len(self.text))
         return self._replace(text=context[start:stop], start=start)
+
+
+class TaggedTokens(NamedTuple):
+    """The tokens of a text, without special ones.
+
+    Attributes:
+        ids: Their ids.
+        spans: Their character spans in the text, end excluded.
+        shares: The probability of each tag.
+        first: The number of special tokens before them.
+    """
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    shares: Float[np.ndarray, "T V"]
+    first: int
+
+
+class ScoredWindow(NamedTuple):
+    """A window over a context, after its question.
+
+    Attributes:
+        spans: Character span in the context of each token, end excluded; -1 outside of the window.
+        words: Character span of the word of each token, in the same way.
+        logits: Outputs of the head for the start and the end of an answer.
+    """
+
+    spans: Int[np.ndarray, "T 2"]
+    words: Int[np.ndarray, "T 2"]
+    logits: Float[np.ndarray, "T 2"]
 
 
 class ReadingForm(NamedTuple):
@@ -113,9 +159,10 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[jax.Array], jax.Array]] = {
 def _shares_of(
     graph: Graph,
     shares: Callable[[jax.Array], jax.Array],
-    has_types: bool,
     params: Any,
     batch: dict[str, Any],
+    *,
+    has_types: bool,
 ) -> jax.Array:
     tokens, lengths, types = encoder_inputs(batch)
     types = types if has_types else jnp.zeros_like(types)
@@ -167,8 +214,9 @@ class TaskRunner:
         self._preparation = form.preparation
         regress = kind == "regress"
         shares = _ACTIVATIONS[form.activation] if regress else _SHARES.get(kind, jax.nn.softmax)
-        program = functools.partial(_shares_of, graph, shares, form.has_types)
-        self._run = Batches(stored(program), tokens=tokens, pad=tokenizer.pad)
+        self._batches = functools.partial(Batches, tokens=tokens, pad=tokenizer.pad)
+        self._program = functools.partial(_shares_of, graph, has_types=form.has_types)
+        self._run = self._batches(stored(functools.partial(self._program, shares)))
 
     @property
     def params(self) -> Any:
@@ -200,22 +248,48 @@ class TaskRunner:
         """Returns the number for each text or pair of texts."""
         return self._texts(texts, seconds)[:, 0]
 
+    def logits(
+        self,
+        texts: Sequence[str],
+        seconds: Sequence[str] | None = None,
+        *,
+        whole_seconds: bool = False,
+    ) -> Float[np.ndarray, "count V"]:
+        """Returns the outputs of the head for each text or pair of texts, before any activation.
+
+        Args:
+            texts: The texts.
+            seconds: The second text of each pair.
+            whole_seconds: Whether the first text of a long pair alone is truncated.
+        """
+        odd = "none" if whole_seconds else self._odd_token
+        return self.rows(self._encoded(texts, seconds, odd), self._logits)
+
+    @functools.cached_property
+    def _logits(self) -> Batches:
+        return self._batches(stored(functools.partial(self._program, _ACTIVATIONS["identity"])))
+
     def _prepared(self, texts: Sequence[str]) -> list[str]:
         if self._preparation is None:
             return list(texts)
         return list(map(self._preparation.line, texts))
 
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
+        return self.rows(self._encoded(texts, seconds, self._odd_token))
+
+    def _encoded(
+        self, texts: Sequence[str], seconds: Sequence[str] | None, odd_token: OddToken
+    ) -> EncodedExamples:
         texts = self._prepared(texts)
         seconds = None if seconds is None else self._prepared(seconds)
         examples, cut = encode_sentences(
-            texts, seconds, self._tokenizer, self._length, self._template, self._odd_token
+            texts, seconds, self._tokenizer, self._length, self._template, odd_token
         )
         self._tell(cut, examples, texts, seconds)
         nothing = np.flatnonzero(examples.store.lengths == 0)
         if len(nothing):
             raise NoTokensError(int(nothing[0]))
-        return self.rows(examples)
+        return examples
 
     def _tell(
         self,
@@ -230,10 +304,12 @@ class TaskRunner:
         unknown = unknown_texts(read, self._tokenizer, examples.store.ids)
         self.counts.update(cut=cut, unknown=unknown)
 
-    def rows(self, examples: EncodedExamples) -> Float[np.ndarray, "count V"]:
-        """Returns the probabilities or the number of each example."""
+    def rows(
+        self, examples: EncodedExamples, run: Batches | None = None
+    ) -> Float[np.ndarray, "count V"]:
+        """Returns the probabilities or the number of each example, or the outputs of ``run``."""
         out: np.ndarray | None = None
-        for rows, scores in self._run(self.params, examples):
+        for rows, scores in (run or self._run)(self.params, examples):
             if out is None:
                 out = np.zeros((len(examples), scores.shape[1]), np.float32)
             out[rows] = scores
@@ -252,6 +328,71 @@ class TaskRunner:
                 for word, place in enumerate(tagged.word_starts[number].tolist(), first):
                     out[sentence][word] = int(best[row, place]), float(worth[row, place])
         return out
+
+    def tokens(self, texts: Sequence[str]) -> list[TaggedTokens]:
+        """Returns the tokens of each text with the probabilities of their tags.
+
+        A text is split into tokens as a whole, and truncated to ``length`` tokens.
+        """
+        placed, template = self._placed(texts), self._template or default_template(self._tokenizer)
+        rows = self._tokenizer.encode_spans([read.text for read in placed])
+        ids = flatten([[ids for ids, _ in rows]], id_dtype(self._tokenizer))
+        room = self._length - len(template.prefix_ids) - len(template.suffix_ids)
+        counts = np.minimum(ids.lengths, room)
+        examples = add_special_tokens(ids._replace(lengths=counts), None, template)
+        self._tell(int(np.sum(ids.lengths > room)), examples, [read.text for read in placed])
+        first = len(template.prefix_ids)
+        out = [TaggedTokens([], [], np.zeros((0, 0), np.float32), first)] * len(rows)
+        for numbers, shares in self._run(self.params, examples):
+            for row, number in enumerate(numbers.tolist()):
+                count, (own, spans) = int(counts[number]), rows[number]
+                out[number] = TaggedTokens(
+                    own[:count],
+                    [placed[number].original(*span) for span in spans[:count]],
+                    shares[row, first : first + count],
+                    first,
+                )
+        return out
+
+    def windows(
+        self, question: str, context: str, *, length: int, stride: int, max_question: int | None
+    ) -> list[ScoredWindow]:
+        """Returns the windows over a context, with the outputs of the head.
+
+        Args:
+            question: The question.
+            context: Its context.
+            length: Largest number of tokens of question and window, with special ones.
+            stride: Number of tokens that neighboring windows share.
+            max_question: Largest number of tokens of the question; None is no limit.
+
+        Raises:
+            ConfigError: Windows would not move on.
+        """
+        [read], [question] = self._placed([context]), self._prepared([question])
+        template = self._template or default_template(self._tokenizer)
+        if max_question is None:
+            max_question = max(1, length - stride - 1 - sum(map(len, template)))
+        spans = encode_questions(
+            [question],
+            [read.text],
+            self._tokenizer,
+            length,
+            stride,
+            max_question,
+            template=template,
+        )
+        self._tell(spans.cut, spans.examples, [question], [read.text])
+        words = self._tokenizer.word_spans(read.text) | {(-1, -1): (-1, -1)}
+        original = np.append(read.places, -1)  # place -1 stays
+        found: dict[int, ScoredWindow] = {}
+        for numbers, scores in self._run(self.params, spans.examples):
+            for row, number in enumerate(numbers.tolist()):
+                places = spans.row_spans(number)
+                of_words = np.array([words[begin, end] for begin, end in places.tolist()])
+                logits = scores[row, : len(places)]
+                found[number] = ScoredWindow(original[places], original[of_words], logits)
+        return [found[number] for number in sorted(found)]
 
     def answers(
         self, questions: Sequence[str], contexts: Sequence[str], *, best: int = 1, longest: int = 30
