@@ -19,13 +19,14 @@ from transformer_jax.recipes import driver
 from transformer_jax.runs.run_directory import RunDirectory
 
 WORDPIECE = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+FIRST = tuple(WORDPIECE.values())
 IDENTITY = "torch.nn.modules.linear.Identity"
 LONG = "a b c " * 8
 
 
-def write_tokenizer(folder, *, lowercase=True, **settings):
+def write_tokenizer(folder, *, lowercase=True, first=FIRST, **settings):
     """A WordPiece ``tokenizer.json`` and ``tokenizer_config.json``."""
-    names = [*WORDPIECE.values(), "a", "b", "c", "A", "B", "é", "e", "中", "文", "##b"]
+    names = [*first, "a", "b", "c", "A", "B", "é", "e", "中", "文", "##b"]
     made = tokenizers.Tokenizer(
         models.WordPiece({name: id for id, name in enumerate(names)}, unk_token="[UNK]")
     )
@@ -34,7 +35,7 @@ def write_tokenizer(folder, *, lowercase=True, **settings):
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        special_tokens=[(name, names.index(name)) for name in ("[CLS]", "[SEP]")],
     )
     made.add_special_tokens(names[:5])
     made.save(str(folder / "tokenizer.json"))

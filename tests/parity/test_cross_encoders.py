@@ -24,6 +24,8 @@ CLASSES = {
     "bert_cls": ("BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"),
     "distilbert_cls": ("DistilBertTokenizer", "PreTrainedTokenizerFast"),
     "electra_cls": ("ElectraTokenizer", "BertTokenizer"),
+    "mpnet_cls": ("PreTrainedTokenizerFast", "TokenizersBackend"),
+    "roberta_cls": ("PreTrainedTokenizerFast",),
 }
 ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid",
                "torch.nn.modules.activation.Tanh")  # fmt: skip
@@ -39,6 +41,9 @@ def write(folder, draw):
     if draw.random() < 0.5:
         names = ["input_ids", "attention_mask", *draw.choice([[], ["token_type_ids"]])]
         settings["model_input_names"] = names
+    if layouts.LAYOUTS[layout]["config"]["pad_token_id"] == 1:
+        settings["first"] = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+        settings.pop("model_input_names", None)  # RoBERTa has one token type
     write_tokenizer(folder, lowercase=draw.random() < 0.5, **settings)
     fields = layouts.LAYOUTS[layout]["config"]
     labels = {"id2label": {"0": "score"}, "label2id": {"score": 0}, "num_labels": 1}
