@@ -44,6 +44,8 @@ from transformer_jax.word_vectors.formats import save_embeddings
 
 PAIRS = phrasebook.generate("train", 60)
 PT, EN = ([pair[side] for pair in PAIRS] for side in (0, 1))
+# Lines without commas, each with the next.
+PLAIN = [*itertools.pairwise(line for line in EN if "," not in line)]
 COLORS = ("red", "blue", "green")
 CAPITALS = "paris france italy rome house home"
 # Letters of prompts are letters of the text, and words of questions are words of it.
@@ -201,6 +203,8 @@ def _texts(folder: Path) -> None:
             f"{word} {'B-PER' if word.istitle() else 'O'}" if word else ""
             for line in EN for word in (*line.split(), "")
         ],
+        "scored.csv": ["sentence1,sentence2,score", *(f"{a},{b},{len(b) % 6}" for a, b in PLAIN)],
+        "questions.csv": ["query,answer", *(f"{a},{b}" for a, b in PLAIN)],
         "questions-words.txt": [": capitals", "paris france rome italy", "house home rome italy"],
         "ws353.txt": ["paris france 7.5", "rome italy 8", "house italy 1.5"],
         "men.txt": ["house home 40", "paris home 10", "rome house 20"],

@@ -22,6 +22,11 @@ from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pair
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import read_summaries
 from transformer_jax.data.text import read_lines
+from transformer_jax.data.text_similarities import (
+    SimilarityOptions,
+    SimilarityTask,
+    read_compared,
+)
 from transformer_jax.word_vectors.corpus import read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import load_embeddings
@@ -307,6 +312,27 @@ CLASSES = lines_format(
 )
 NUMBERED = lines_format(
     "data.tsv", lambda i, text: f"{text}\t{i}.5", _labeled("regress", "texts"), "text\tlabel"
+)
+
+
+def _compared(task: SimilarityTask) -> Callable[[Path], list[str]]:
+    read = lambda path: read_compared(str(path), task, SimilarityOptions(), "data.train")
+    return lambda path: list(read(path).text_pairs or [])
+
+
+SCORED_PAIRS = csv_format(
+    lambda i, text: (f"first {i}", text, f"{i}.5"),
+    _compared("scores"),
+    ("sentence1", "sentence2", "score"),
+)
+RANKED_CSV = csv_format(
+    lambda i, text: (f"first {i}", text, f"another {i}"),
+    _compared("ranking"),
+    ("query", "answer", "negative"),
+)
+RANKED_JSONL = json_lines(
+    lambda i, text: {"query": f"first {i}", "pos": [text], "neg": [f"another {i}"]},
+    _compared("ranking"),
 )
 TAGGED_CONLLU = Format(_write_conllu, _words(LabeledOptions()))
 TAGGED_COLUMNS = Format(_write_columns, _words(LabeledOptions()))

@@ -20,6 +20,7 @@ from transformer_jax.data.preparation import ReadSettings
 from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pairs, with_languages
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
+from transformer_jax.data.text_similarities import SimilarityOptions, read_compared
 
 Read = Callable[[str, Any], list[Any]]  # from a path and a policy for bad rows to what was read
 
@@ -104,6 +105,13 @@ def _labeled(task: Any, field: str, **options: Any) -> Read:
     def read(path: str, policy: Any) -> list[Any]:
         part = read_labeled(path, task, LabeledOptions(bad_rows=policy, **options))
         return list(getattr(part, field))
+
+    return read
+
+
+def _compared(task: Any) -> Read:
+    def read(path: str, policy: Any) -> list[Any]:
+        return read_compared(path, task, SimilarityOptions(policy), "data.train").texts
 
     return read
 
@@ -224,6 +232,21 @@ ROWS: dict[str, Rows] = {
         "a.tsv", _labeled("regress", "texts"), lines("one\t1.5"), lines("two\tmuch"),
         lines("one\t1.5\ttwo"), "has a second text, 'second'", "text\tlabel\n",
         "text\tlabel\tsecond\n",
+    ),
+    "pairs with scores": Rows(
+        "a.csv", _compared("scores"), lines("one,two,1.5"), lines("one,two,much"),
+        lines("one,two,1.5,7"), "column not read: 4 (id)", "text,second,label\n",
+        "text,second,label,id\n",
+    ),
+    "texts with positives as CSV": Rows(
+        "a.csv", _compared("ranking"), lines("one,two,three"), lines("one,two,two"),
+        lines("one,two,three,7"), "column not read: 4 (id)", "query,answer,negative\n",
+        "query,answer,negative,id\n",
+    ),
+    "texts with positives as JSONL": Rows(
+        "a.jsonl", _compared("ranking"), lines({"query": "one", "pos": ["a", "b"], "neg": "c"}),
+        lines({"query": "one", "pos": [], "neg": "c"}),
+        lines({"query": "one", "pos": "a", "neg": ["c", "d"]} | _MORE), "key not read: id",
     ),
     "tagged words as CoNLL-U": Rows(
         "a.conllu", _labeled("tag", "words"), lines(_word("one", "NUM")), lines(_word("two", "_")),

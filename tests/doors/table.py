@@ -73,6 +73,7 @@ def _use(name: str, *handles: str) -> Door:
 _PAIRS = ("PairData.pairs", "Files.pairs")
 _SPLITS = ("train", "valid", "test")
 _LABELED = tuple(f"LabeledData.{split}" for split in _SPLITS)
+_COMPARED = tuple(f"SimilarityData.{split}" for split in _SPLITS)
 _SUMMARIES = tuple(f"SummaryData.{split}" for split in _SPLITS)
 _TEXT = ("TextData.text", "TextData.valid", "TextData.test")
 _PREFERENCES = ("PreferenceData.train", "PreferenceData.valid")
@@ -172,6 +173,9 @@ DOORS: tuple[Door, ...] = (
     _reader("tagged words as JSONL", *_LABELED, "probe --tag", by=readers.TAGGED_JSONL),
     _reader("questions", *_LABELED, by=readers.QUESTIONS),
     _reader("questions in rows", *_LABELED, by=readers.QUESTION_ROWS),
+    _reader("pairs with scores", *_COMPARED, by=readers.SCORED_PAIRS),
+    _reader("texts with positives as CSV", *_COMPARED, by=readers.RANKED_CSV),
+    _reader("texts with positives as JSONL", *_COMPARED, by=readers.RANKED_JSONL),
     _reader("preferences", *_PREFERENCES, by=readers.PREFERENCES),
     _reader("preferences as CSV", *_PREFERENCES, by=readers.PREFERENCES_CSV),
     _reader("completions with a label", *_PREFERENCES, by=readers.RATED),
@@ -503,6 +507,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "probe --text",
         "prompt --match-field",
         "LabeledOptions.*",
+        "SimilarityOptions.*",
         "ImageReadOptions.*",
         "*Options.fields",
         "TextOptions.field",

@@ -26,6 +26,7 @@ from transformer_jax.data.preferences import PreferenceData, open_preferences
 from transformer_jax.data.sources import Files, PairData
 from transformer_jax.data.speech.recordings import SpeechData, read_manifest
 from transformer_jax.data.summaries import SummaryData
+from transformer_jax.data.text_similarities import SimilarityData
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.recipes import driver
 from transformer_jax.recipes.explicit_settings import Given
@@ -35,6 +36,7 @@ from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.rewarding import reward_inputs
 from transformer_jax.recipes.tasks.on_policy_task import PromptRows
 from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
+from transformer_jax.recipes.text_similarity import SimilarityConfig
 from transformer_jax.runs.data_guard import content_checksum
 from transformer_jax.runs.run_directory import RunDirectory
 from transformer_jax.word_vectors.corpus import read_corpus
@@ -105,6 +107,11 @@ def of_documents(kind: str, name: str = "text") -> Case:
 def of_labeled(task: str, **options: Any) -> Case:
     read = LabeledOptions(**options)
     return of_run("finetuning", task, lambda *files: LabeledData(*files, read=read))
+
+
+def of_compared(loss: str) -> Case:
+    """Data of a run whose loss says how the files are read."""
+    return of_run("similarity", "similarity", SimilarityData, task=SimilarityConfig(loss=loss))
 
 
 def of_preferences(kind: str) -> Case:
@@ -183,6 +190,9 @@ CASES: dict[str, Case] = {
     "labeled pairs as TSV": of_labeled("pair"),
     "classes of labeled texts": of_labeled("classify"),
     "numbered texts": of_labeled("regress"),
+    "pairs with scores": of_compared("cosent"),
+    "texts with positives as CSV": of_compared("ranking"),
+    "texts with positives as JSONL": of_compared("ranking"),
     "tagged words as CoNLL-U": of_labeled("tag"),
     "tagged words in columns": of_labeled("tag"),
     "tagged words as GermEval": of_labeled("tag"),

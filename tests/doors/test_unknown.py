@@ -34,6 +34,7 @@ from transformer_jax.data.preferences import PreferenceSplits, read_preferences
 from transformer_jax.data.sources import Files, PairData, Splits, read_pairs, with_languages
 from transformer_jax.data.speech.recordings import SpeechSplits, read_manifest
 from transformer_jax.data.summaries import SummarySplits, read_summaries
+from transformer_jax.data.text_similarities import SimilarityOptions, read_compared
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.data.tokenizer_kind import Permission
 from transformer_jax.models.config import EmbeddingConfig, FeatureConfig, TransformerConfig
@@ -48,6 +49,7 @@ from transformer_jax.recipes.tasks.language_model_task import build_text_store
 from transformer_jax.recipes.tasks.masked_lm_task import build_sentence_store
 from transformer_jax.recipes.tasks.on_policy_task import PromptRows
 from transformer_jax.recipes.tasks.preference_task import CompletionRows, encode_splits
+from transformer_jax.recipes.tasks.similarity_task import SimilarityLoss, similarity
 from transformer_jax.recipes.tasks.speech_task import speech_recognition
 from transformer_jax.recipes.tasks.summarization_task import summarization
 from transformer_jax.recipes.tasks.translation_task import translation
@@ -99,6 +101,14 @@ def _labeled(kind: Any, **options: Any) -> Callable[[Path], None]:
         labels = ("label 0", "label 1", "yes") if kind != "tag" else ("NOUN", "VERB", "O", "B-X")
         splits = LabeledSplits(part, None, {})
         labeled(splits, ENCODER, WORDS, kind=kind, labels=labels, length=128, stride=16)
+
+    return train
+
+
+def _compared(task: Any, loss: Any) -> Callable[[Path], None]:
+    def train(path: Path) -> None:
+        part = read_compared(str(path), task, SimilarityOptions(), "data.train")
+        similarity(LabeledSplits(part), ENCODER, WORDS, loss=SimilarityLoss(loss))
 
     return train
 
@@ -169,6 +179,9 @@ READERS: dict[str, Callable[[Path], None]] = {
     "data set of Hugging Face": _labeled("classify"),
     "labeled pairs as TSV": _labeled("pair"),
     "numbered texts": _labeled("regress"),
+    "pairs with scores": _compared("scores", "cosent"),
+    "texts with positives as CSV": _compared("ranking", "ranking"),
+    "texts with positives as JSONL": _compared("ranking", "ranking"),
     "tagged words as CoNLL-U": _labeled("tag"),
     "tagged words in columns": _labeled("tag"),
     "tagged words as GermEval": _labeled("tag"),

@@ -41,6 +41,7 @@ from transformer_jax.models.recurrent_config import (
     RecurrentEmbeddingConfig,
     RecurrentHeadConfig,
 )
+from transformer_jax.models.sentence_encoder import DenseForm, SentenceEncoder, SentenceForm
 from transformer_jax.models.two_towers import TwoTowers
 from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.training import objectives
@@ -287,6 +288,37 @@ def _pairs(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Cas
     return Case(make, objective, batch, _accumulation(rng), config)
 
 
+def _compared(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """Rows of two pairs of texts each, of which one has none, compared by any loss."""
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    config, kind = _encoder(rng, kernel, length), one("cosine", "cosent", "ranking")
+    lengths = rng.integers(1, length // 4 + 1, (rows, 4)).astype(np.int32)
+    lengths[2, 2:] = 0
+    starts = (np.cumsum(lengths, 1) - lengths).astype(np.int32)
+    places = np.arange(length)[None, None] - starts[..., None]
+    inside = (places >= 0) & (places < lengths[..., None])
+    batch = {
+        "tokens": rng.integers(3, 23, (rows, length)).astype(np.int32),
+        "segments": (inside * np.arange(1, 5)[:, None]).sum(1).astype(np.int32),
+        "positions": (inside * places).sum(1).astype(np.int32),
+        "starts": starts,
+        "lengths": lengths,
+    }
+    if kind == "ranking":
+        texts = rng.integers(0, 3 * rows, (rows, 2, 2)).astype(np.int32)
+        texts[2, 1] = -1
+        batch |= {"texts": texts, "partners": texts}
+    else:
+        labels = rng.random((rows, 2)).astype(np.float32)
+        labels[2, 1] = np.nan
+        batch["labels"] = labels
+    pools = one(("mean",), ("cls",), ("mean", "max"))
+    form = SentenceForm(pools, one(None, DenseForm(24, tanh=True)), one(True, False))
+    make = lambda: SentenceEncoder(config, form, rngs=nnx.Rngs(0))
+    objective = objectives.similarity(kind, scale=4.0, widths=one((), (24, 8)))
+    return Case(make, objective, batch, _accumulation(rng), config)
+
+
 def _mixed(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
     """A case of another task whose blocks have another mixer."""
     case = task(rng, "auto", length, rows)
@@ -339,6 +371,7 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "pictures": functools.partial(_pictures, "linear"),
     "convolved pictures": functools.partial(_pictures, "convolutions"),
     "images and texts": _pairs,
+    "compared texts": _compared,
 }
 
 

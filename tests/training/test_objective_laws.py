@@ -11,7 +11,7 @@ from tests.training import families
 from transformer_jax import laws
 
 # A loss that compares the rows of a batch, or mixes them, is no sum over rows.
-MIXING = ("pictures", "convolved pictures", "images and texts")
+MIXING = ("pictures", "convolved pictures", "images and texts", "compared texts")
 TASKS = [task for task in families.TASKS if task not in MIXING]
 tasks = pytest.mark.parametrize("task", TASKS)
 

@@ -108,7 +108,7 @@ class Export(CheckpointCommand):
             said = write_model(*what, published, **how)
             copy_template(facts.source, output)
             write_preprocessing(output, fields, model)
-            self.write_sentences(output, facts.source, fields)
+            self.write_sentences(output, facts.source, fields, opened.model[1])
             return said
         said = self.write_other(what, start)
         if not published:
@@ -118,11 +118,13 @@ class Export(CheckpointCommand):
             (output / "tokenizer.json").write_text(text, encoding="utf-8")
         return said
 
-    def write_sentences(self, output: Path, source: Path, fields: Mapping[str, Any]) -> None:
+    def write_sentences(
+        self, output: Path, source: Path, fields: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> None:
         """Writes the pooling of a sentence encoder, or notes that it cannot be written."""
         from transformer_jax.interop.sentence_encoders import write_sentence_files
 
-        if not write_sentence_files(output, source, fields, self.dtype):
+        if not write_sentence_files(output, source, fields, params, self.dtype):
             print(
                 f"note: the sentence-encoder configuration of {self.run} is not exported: it has "
                 f"parts other than pooling, a linear layer and normalization, or was converted "

@@ -48,7 +48,7 @@ STARTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "train-speech": {"encoder-decoders": ("speech", "recurrent_speech")},
     "pretrain": {"encoders": ("masked_lm",), "encoder-decoders": ("denoising",)},
-    "finetune": {"encoders": ("finetuning",), "encoder-decoders": ("summarization",)},
+    "finetune": {"encoders": ("finetuning", "similarity"), "encoder-decoders": ("summarization",)},
     "instruct": {"language models": ("instruct",)},
     "align": {"language models": ("preferences", "reward_model", "on_policy")},
 }

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from transformer_jax.core.config_fields import Configuration
 from transformer_jax.core.errors import ConfigError, DataError, plural
@@ -45,8 +45,10 @@ __all__ = [
     "label_names",
     "numbered_labels",
     "open_labeled",
+    "overlap",
     "place_of",
     "read_labeled",
+    "select",
 ]
 
 Labeled = Sentences | Tagged | Questions
@@ -124,7 +126,7 @@ def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
         valid = valid and valid.in_scheme(scheme)
         tests = {split: part.in_scheme(scheme) for split, part in tests.items()}
     held = [valid] * (data.valid is not None) + [tests.get("test")] * (data.test is not None)
-    overlaps = tuple(_overlap(train, part) for part in held if part is not None)
+    overlaps = tuple(overlap(train, part) for part in held if part is not None)
     return LabeledSplits(train, valid, tests, overlaps)
 
 
@@ -267,7 +269,7 @@ def numbered_labels(part: Labeled) -> list[tuple[Place, str]]:
     return []
 
 
-def _overlap(train: Labeled, held: Labeled) -> str:
+def overlap(train: Labeled, held: Labeled) -> str:
     """Returns a line about the texts of ``held`` that also occur in the training examples."""
     known, texts = set(_texts(train)), _texts(held)
     shared = sum(text in known for text in texts)
@@ -289,11 +291,20 @@ def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
     texts = whole.texts if isinstance(whole, Sentences) else _texts(whole)
     alone = f"{whole.name}: all {len(texts)} examples have one text"
     held = held_by_hash([text.encode() for text in texts], share, alone)
-    return _part(whole, [not chosen for chosen in held], ""), _part(whole, held, HELD_OUT)
+    return select(whole, [not chosen for chosen in held], ""), select(whole, held, HELD_OUT)
 
 
-def _part(whole: Labeled, keep: Sequence[bool], mark: str) -> Labeled:
-    """Selects the examples to keep, in every list of the same length."""
+Part = TypeVar("Part", bound=Labeled)
+
+
+def select(whole: Part, keep: Sequence[bool], mark: str) -> Part:
+    """Selects the examples to keep, in every list of the same length.
+
+    Args:
+        whole: All examples.
+        keep: Whether to keep each.
+        mark: The end of their name.
+    """
     changes: dict[str, Any] = {"name": whole.name + mark}
     for field in dataclasses.fields(whole):
         items = getattr(whole, field.name)

@@ -43,14 +43,17 @@ __all__ = [
     "LabeledTask",
     "Sentences",
     "Tagged",
+    "Wanted",
     "check_number",
     "collect_sentences",
+    "has_label",
     "has_second",
     "is_number",
     "labeled_format",
     "prepare_label",
     "read_sentences",
     "read_tagged",
+    "table_cells",
 ]
 
 LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
@@ -190,12 +193,12 @@ def read_sentences(
     fields.append(("label", read.label))
     kind = labeled_format(source, task, read.format, where)
     bad = BadRows(source_name(source), read.bad_rows)
-    wanted = _Wanted.of(fields, task, "" if second else read.text_pair)
+    wanted = Wanted.of(fields, task, "" if second else read.text_pair)
     if kind == "jsonl":
         rows = _jsonl(source, wanted, where, bad)
     else:
         format: CellFormat = "csv" if kind == "csv" else "tsv"
-        rows = _table(source_name(source), format, wanted, read.header, where, bad)
+        rows = table_cells(source_name(source), format, wanted, read.header, where, bad)
     return collect_sentences(rows, bad, task, second, Preparation.of(read))
 
 
@@ -282,7 +285,7 @@ _USUAL = {
 _SICK = {"regress": "relatedness_score", "pair": "entailment_judgment"}
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """The columns of a table that are wanted.
 
     Attributes:
@@ -296,7 +299,7 @@ class _Wanted(NamedTuple):
     unused: str
 
     @classmethod
-    def of(cls, fields: Sequence[tuple[str, str]], task: LabeledTask, unused: str) -> "_Wanted":
+    def of(cls, fields: Sequence[tuple[str, str]], task: LabeledTask, unused: str) -> "Wanted":
         """Returns the columns of a task."""
         usual = {}
         for option, column in fields:
@@ -305,7 +308,7 @@ class _Wanted(NamedTuple):
                 usual[column] = (*_USUAL[option], *more)
         return cls(tuple(fields), usual, unused)
 
-    def among(self, names: Sequence[str], path: str, place: str) -> "_Wanted":
+    def among(self, names: Sequence[str], path: str, place: str) -> "Wanted":
         """Returns the columns, those with their default names chosen among the names of a table.
 
         Raises:
@@ -320,9 +323,35 @@ class _Wanted(NamedTuple):
         return self._replace(fields=tuple(fields))
 
 
-def _table(
-    path: str, kind: CellFormat, wanted: _Wanted, header: bool | None, where: str, bad: RowErrors
+def has_label(names: Iterable[str], label: str) -> bool:
+    """Returns whether a column or key is the given label, or has a usual name of labels.
+
+    Example:
+        >>> has_label(["sentence1", "Score"], "label"), has_label(["query", "answer"], "label")
+        (True, False)
+    """
+    usual = (*_USUAL["label"], _SICK["regress"]) if label == LabeledOptions.label else ()
+    known = {label, *usual}
+    return any(name.strip() in known or name.strip().lower() in known for name in names)
+
+
+def table_cells(
+    path: str, kind: CellFormat, wanted: Wanted, header: bool | None, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
+    """Yields the line and the wanted cells of each row that is not blank.
+
+    Args:
+        path: The file.
+        kind: Its format.
+        wanted: The columns.
+        header: Whether there is a line of names; None: if a column is given by name.
+        where: Name of the setting with ``path``, for messages.
+        bad: Collects bad rows.
+
+    Raises:
+        ConfigError: A column is unknown.
+        DataError: A row lacks a column, or has more than the first.
+    """
     given = [f"data.read.{option} {name}" for option, name in wanted.fields if not is_number(name)]
     if header is False and given:
         raise ConfigError(f"{given[0]}: without a header columns have numbers, from 1")
@@ -435,7 +464,7 @@ def _places(
 
 
 def _jsonl(
-    source: RowSource, wanted: _Wanted, where: str, bad: RowErrors
+    source: RowSource, wanted: Wanted, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
     name, chosen = source_name(source), None
     unread = Unread(name, "key")

@@ -1,4 +1,4 @@
-"""Contrastive losses over the pairs of a batch, such as images and their captions.
+"""Contrastive losses over the pairs of a batch, such as images and captions, or texts.
 
 ``similarities[i, j]`` compares the first item of pair ``i`` with the second of pair ``j``, so the
 diagonal holds the pairs. Items of different pairs may match as well, such as two captions of one
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.array_arguments import real_arguments
 
-__all__ = ["matching_pairs", "sigmoid_contrast", "softmax_contrast"]
+__all__ = ["cosent", "matching_pairs", "ranking_loss", "sigmoid_contrast", "softmax_contrast"]
 
 _FAR = -1e30  # finite, so that the gradient of an invalid row is zero
 
@@ -92,3 +92,77 @@ def sigmoid_contrast(
     signs = jnp.where(pairs if matches is None else pairs | matches, 1, -1)
     losses = jax.nn.softplus(-signs * similarities)
     return jnp.where(counts[None] & counts[:, None], losses, 0.0).sum()
+
+
+@real_arguments
+def cosent(
+    similarities: Float[Array, " B"],
+    labels: Float[Array, " B"],
+    counts: Bool[Array, " B"],
+    scale: float = 20.0,
+) -> Float[Array, ""]:
+    """Loss of pairs in the wrong order: similarities should rise with the labels.
+
+    ``log(1 + Σ exp(scale (s_i − s_j)))``, over all ``i`` and ``j`` with ``label_i < label_j``, for
+    the batch as a whole. Only the order of the labels counts, not their range.
+
+    Source: Huang et al. 2024, https://doi.org/10.1109/TASLP.2024.3402087; Su 2022.
+
+    Args:
+        similarities: Similarity of the two items of each pair.
+        labels: How similar they should be.
+        counts: Which pairs count.
+        scale: Factor of differences of similarities.
+
+    Example:
+        >>> both = jnp.array([True, True])
+        >>> cosent(jnp.array([0.5, 0.5]), jnp.array([0.0, 1.0]), both).round(4)
+        Array(0.6931, dtype=float32)
+        >>> cosent(jnp.array([0.5, 0.5]), jnp.array([1.0, 1.0]), both)
+        Array(0., dtype=float32)
+    """
+    ordered = (labels[:, None] < labels[None]) & counts[:, None] & counts[None]
+    apart = scale * (similarities[:, None] - similarities[None])
+    terms = jnp.where(ordered, apart, _FAR).reshape(-1)
+    return jax.nn.logsumexp(jnp.append(terms, 0.0))
+
+
+@real_arguments
+def ranking_loss(
+    similarities: Float[Array, "B C"],
+    counts: Bool[Array, " B"],
+    candidates: Bool[Array, "B C"],
+    *,
+    symmetric: bool = False,
+) -> Float[Array, ""]:
+    """Cross-entropy of finding the positive of each anchor among the candidates, summed.
+
+    ``Σ_i −log softmax_c(s_ic)_i``: the first ``B`` candidates are the positives in the order of
+    their anchors, and further ones are hard negatives.
+
+    Source: Henderson et al. 2017, https://arxiv.org/abs/1705.00652, section 4.4; multiple negatives
+    ranking loss of Reimers and Gurevych 2019.
+
+    Args:
+        similarities: Similarity of every anchor to every candidate, times a scale.
+        counts: Which anchors and positives count.
+        candidates: Whether a candidate competes with the anchor's positive, which always does.
+        symmetric: Whether to average with the loss of finding each anchor by its positive, among
+            the anchors that compete in the same way.
+
+    Example:
+        >>> s, every = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
+        >>> ranking_loss(s, jnp.array([True, True]), every).round(4)  # 2 log 3
+        Array(2.1972, dtype=float32)
+        >>> ranking_loss(s, jnp.array([True, True]), every, symmetric=True).round(4)
+        Array(1.7918, dtype=float32)
+    """
+    B = len(similarities)
+    own = jnp.eye(B, similarities.shape[1], dtype=bool)
+    compete = own | candidates
+    losses = jax.nn.logsumexp(jnp.where(compete, similarities, _FAR), axis=1)
+    if symmetric:
+        rows = compete[:, :B] & counts[:, None]
+        back = jax.nn.logsumexp(jnp.where(rows, similarities[:, :B], _FAR), axis=0)
+        losses = (losses + back) / 2
+    return jnp.where(counts, losses - jnp.diagonal(similarities[:, :B]), 0.0).sum()

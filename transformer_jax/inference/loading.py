@@ -44,7 +44,7 @@ _PREDICTORS = {
     **dict.fromkeys(("translation", "summarization", "denoising"), "generation.Translation"),
     "speech_recognition": "speech.Speech",
     "language_model": "generation.LanguageModel",
-    "masked_lm": "texts.Encoder",
+    **dict.fromkeys(("masked_lm", "similarity"), "texts.Encoder"),
     "sequence_classification": "texts.Classification",
     "regression": "texts.Regression",
     "token_classification": "texts.Tagging",
@@ -90,7 +90,7 @@ def load(
 ) -> "SpeechPredictor": ...
 @overload
 def load(
-    path: Place, task: Literal["masked_lm"], **how: Unpack[LoadOptions]
+    path: Place, task: Literal["masked_lm", "similarity"], **how: Unpack[LoadOptions]
 ) -> "EncoderPredictor": ...
 @overload
 def load(

@@ -24,6 +24,7 @@ from transformer_jax.recipes.registry import get_recipe, stored_recipe
 from transformer_jax.runs.run_directory import NOT_OURS, RunDirectory
 
 if TYPE_CHECKING:
+    from transformer_jax.core.trees import Nested
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.line_translator import LineTranslator
@@ -245,7 +246,7 @@ class Pretrained:
             (graph, placed),
             tokenizer,
             facts.chat if facts.kind in ("decoder", "decoder-task") else StoredChat(),
-            _dense(facts, config.d_model),
+            _dense(facts, config.d_model, params),
         )
 
     @functools.cached_property
@@ -414,13 +415,16 @@ def _tokenizer(facts: Facts, manifest: Mapping[str, Any]) -> "Tokenizer":
         raise CheckpointError(str(error)) from None
 
 
-def _dense(facts: Facts, width: int) -> SentenceLayer | UserError | None:
+def _dense(facts: Facts, width: int, params: "Nested") -> SentenceLayer | UserError | None:
     """Returns the last layer of a sentence encoder, None, or the error in its files."""
     if "sentence" not in facts.record:
         return None
-    from transformer_jax.interop.sentence_dense import SentenceFields, read_head
+    from transformer_jax.interop.sentence_dense import SentenceFields, read_head, trained_head
 
     try:
-        return read_head(facts.reader.path, cast(SentenceFields, facts.sentence), width)
+        sentence = cast(SentenceFields, facts.sentence)
+        if facts.recipe == "similarity":
+            return trained_head(sentence, params)
+        return read_head(facts.reader.path, sentence, width)
     except UserError as error:
         return error

@@ -290,8 +290,20 @@ def republished(
     """
     from transformer_jax.interop.export_plan import fields_of
 
-    model = model_of({"model": dataclasses.asdict(config), "published": record}, kind)
-    fields = fields_of(model, record["fields"])
+    # An encoder of texts keeps the record, but no head.
+    bare = {"prefix": "", "words": False, "next_sentence": False} if kind == "encoder" else {}
+    record = {**record, **bare}
+    described = {"model": dataclasses.asdict(config), "published": record, "masking": None}
+    model = model_of(described, kind)
+    try:
+        fields = fields_of(model, record["fields"])
+    except ConfigError:
+        if kind != "encoder":
+            raise
+        # A family whose bare models have a pooler, which vectors of texts do not need.
+        head = dataclasses.replace(config.head, pooler=True)
+        pooled = dataclasses.replace(model, config=dataclasses.replace(config, head=head))
+        fields = fields_of(pooled, record["fields"])
     if fields is None:
         return None
     generation = record["generation"]

@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from transformer_jax.core.errors import CheckpointError
 from transformer_jax.core.numerics import all_finite
+from transformer_jax.core.trees import Nested
 from transformer_jax.interop.safetensors_header import FLOATS
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside, open_tensors
 from transformer_jax.interop.tensor_writer import write_tensors
@@ -26,6 +27,8 @@ __all__ = [
     "normalized",
     "read_dense",
     "read_head",
+    "trained_head",
+    "write_dense",
 ]
 
 _KERNEL, _BIAS = "linear.weight", "linear.bias"
@@ -107,6 +110,28 @@ def read_head(
     dense = None
     if "dense" in sentence:
         dense = read_dense(folder, sentence["dense"], width * len(pools))
+    return _head(sentence, dense)
+
+
+def trained_head(
+    sentence: SentenceFields, params: Nested
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Returns a trained sentence encoder's function of pooled vectors; None if there is none.
+
+    Args:
+        sentence: Its settings.
+        params: The parameters of a :class:`.SentenceEncoder`.
+    """
+    dense = None
+    if "dense" in sentence:
+        layer = {name: np.asarray(array, np.float32) for name, array in params["dense"].items()}
+        dense = Dense(layer["kernel"], layer.get("bias"), sentence["dense"]["tanh"])
+    return _head(sentence, dense)
+
+
+def _head(
+    sentence: SentenceFields, dense: Dense | None
+) -> Callable[[np.ndarray], np.ndarray] | None:
     if not sentence.get("normalize"):
         return dense
     return normalized if dense is None else lambda vectors: normalized(dense(vectors))
@@ -154,7 +179,11 @@ def copy_dense(folder: Path, said: DenseRecord, output: Path, dtype: str | None 
     Raises:
         CheckpointError: The layer cannot be read or written.
     """
-    tensors, where = dense_tensors(folder, said), output / said["path"]
+    write_dense(dense_tensors(folder, said), output / said["path"], dtype)
+
+
+def write_dense(tensors: dict[str, np.ndarray], where: Path, dtype: str | None = None) -> None:
+    """Writes the tensors of a dense layer into a folder, see :func:`copy_dense`."""
     if dtype is not None:
         import ml_dtypes
 

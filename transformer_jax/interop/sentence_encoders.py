@@ -10,9 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, cast
 
+import numpy as np
+
 from transformer_jax.core.errors import CheckpointError, DataError
 from transformer_jax.core.json_types import Json
-from transformer_jax.interop.sentence_dense import DenseRecord, SentenceFields, copy_dense
+from transformer_jax.interop.sentence_dense import (
+    DenseRecord,
+    SentenceFields,
+    copy_dense,
+    write_dense,
+)
 from transformer_jax.interop.tensor_files import WEIGHTS
 from transformer_jax.interop.tokenizer_settings import read_json, read_settings
 
@@ -20,6 +27,7 @@ __all__ = [
     "score_problems",
     "sentence_fields",
     "sentence_files",
+    "trained_files",
     "write_sentence_files",
     "written_names",
 ]
@@ -217,16 +225,77 @@ def sentence_files(folder: Path) -> dict[str, Json]:
     return {name: said for name, said in found.items() if said is not None}
 
 
+def trained_files(sentence: SentenceFields, width: int) -> dict[str, Json]:
+    """Returns the contents of the files of a sentence encoder that was trained here, by name.
+
+    Args:
+        sentence: Its settings.
+        width: D of the encoder; a vector is wider if several poolings are concatenated.
+
+    Example:
+        >>> [*trained_files({"pool": "mean", "length": 128}, 384)]
+        ['1_Pooling/config.json', 'sentence_bert_config.json', ..., 'modules.json']
+    """
+    pools = sentence.get("pool", "mean").split(" and ")
+    pooling: dict[str, Json] = {"word_embedding_dimension": width}
+    pooling |= {key: mode in pools for mode, key in _MODES.items()}
+    pooling["include_prompt"] = not sentence.get("excludes_prompt", False)
+    configs: dict[str, dict[str, Json]] = {"Pooling": pooling}
+    if "dense" in sentence:
+        dense = sentence["dense"]
+        name = "activation.Tanh" if dense["tanh"] else "linear.Identity"
+        configs["Dense"] = {
+            "in_features": width * len(pools),
+            "out_features": dense["out_features"],
+            "bias": dense["bias"],
+            "activation_function": f"torch.nn.modules.{name}",
+        }
+    if sentence.get("normalize"):
+        configs["Normalize"] = {}
+    modules: list[Json] = [_module(0, "Transformer", "")]
+    found: dict[str, Json] = {}
+    for number, (kind, config) in enumerate(configs.items(), 1):
+        path = _path(sentence, number, kind)
+        modules.append(_module(number, kind, path))
+        if config:
+            found[f"{path}/config.json"] = config
+    found["sentence_bert_config.json"] = {
+        "max_seq_length": sentence["length"], "do_lower_case": sentence.get("lowercase", False),
+    }  # fmt: skip
+    found[_BESIDE] = {
+        "prompts": dict(sentence.get("prompts", {})),
+        "default_prompt_name": sentence.get("default_prompt"),
+        "similarity_fn_name": sentence.get("similarity", "cosine"),
+    }
+    return found | {_MODULES: modules}
+
+
+def _path(sentence: SentenceFields, number: int, kind: str) -> str:
+    return sentence["dense"]["path"] if kind == "Dense" else f"{number}_{kind}"
+
+
+def _module(number: int, kind: str, path: str) -> Json:
+    return {
+        "idx": number, "name": str(number), "path": path,
+        "type": f"{_LIBRARY}models.{kind}",
+    }  # fmt: skip
+
+
 def write_sentence_files(
-    output: Path, source: Path, fields: Mapping[str, Any], dtype: str | None = None
+    output: Path,
+    source: Path,
+    fields: Mapping[str, Any],
+    params: Mapping[str, Any],
+    dtype: str | None = None,
 ) -> bool:
-    """Writes the published sentence-encoder configuration of a run.
+    """Writes the sentence-encoder configuration of a run.
 
     Args:
         output: The folder of an exported model.
         source: The run or the Hugging Face folder, with the weights of a dense layer.
         fields: The configuration of the run.
-        dtype: Data type of these weights; None is unchanged.
+        params: The parameters of the run, with those of a dense layer that was trained here.
+        dtype: Data type of the weights of a dense layer; None is unchanged.
 
     Returns:
         Whether everything was written; False if the encoder has other modules, or was converted by
@@ -235,8 +304,10 @@ def write_sentence_files(
     Raises:
         CheckpointError: A file cannot be read or written, or is outside of the folder.
     """
-    said = fields.get("sentence") or {}
+    said: Any = fields.get("sentence") or {}
     files = (fields.get("published") or {}).get("sentence") or {}
+    if trained := fields.get("recipe") == "similarity":
+        files = trained_files(said, fields["model"]["d_model"])
     for name, content in files.items():
         if not _stays_inside(name):
             raise CheckpointError(f"{source}: the file {name} leaves the folder: damaged?")
@@ -247,7 +318,12 @@ def write_sentence_files(
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
-    if files and "dense" in said:
+    if trained and "dense" in said:
+        layer = {name: np.asarray(array) for name, array in params["dense"].items()}
+        tensors = {"linear.weight": layer["kernel"].T}
+        tensors |= {"linear.bias": layer["bias"]} if "bias" in layer else {}
+        write_dense(tensors, output / said["dense"]["path"], dtype)
+    elif files and "dense" in said:
         copy_dense(source, said["dense"], output, dtype)
     return bool(files) or not said
 

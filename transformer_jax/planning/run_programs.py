@@ -35,6 +35,7 @@ from transformer_jax.recipes.registry import get_recipe
 from transformer_jax.recipes.settings import (
     ExampleBatches,
     RowBatches,
+    SharedRowBatches,
     TokenBatches,
     Trained,
     start_config,
@@ -102,6 +103,10 @@ def buckets(run: Trained, sizes: Mapping[str, int]) -> list[Shape]:
     """
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
+    if isinstance(training, SharedRowBatches):  # pairs of the longest texts, one in each row
+        unit = math.lcm(training.row_unit, parts)
+        rows = -(-training.batch_size // unit) * unit
+        return [Shape(rows, 2 * run.length_limit[1])]
     if isinstance(training, ExampleBatches):
         rows = training.batch_size
         if rows % parts:

@@ -24,6 +24,7 @@ from transformer_jax.recipes.settings import (
     RowBatches,
     Run,
     RunSettings,
+    SharedRowBatches,
     TokenBatches,
     Trained,
     start_config,
@@ -81,7 +82,7 @@ def _parts(run: Trained, devices: int | None = None) -> int:
 def with_batch_multiple(run: Run) -> Run:
     """Returns the run with batches whose rows can be divided over this mesh and later ones."""
     training = run.training
-    if not isinstance(training, TokenBatches):
+    if not isinstance(training, TokenBatches | SharedRowBatches):
         return run
     multiple = math.lcm(training.required_batch_size_multiple, _parts(run))
     return dataclasses.replace(

@@ -39,6 +39,7 @@ from transformer_jax.recipes.settings import (
     AnyRun,
     ExampleBatches,
     RunSettings,
+    SharedRowBatches,
     TokenizerConfig,
     Trained,
     start_config,
@@ -96,7 +97,12 @@ def create_run(run: AnyRun, given: Given[AnyRun]) -> tuple[AnyRun, RunDirectory,
     """
     recipe = get_recipe(run.recipe)
     remember_buckets(dataclasses.asdict(run))
-    if isinstance(run, Trained) and isinstance(run.training, ExampleBatches):
+    training = run.training if isinstance(run, Trained) else None
+    if (
+        isinstance(run, Trained)
+        and isinstance(training, ExampleBatches)
+        and not isinstance(training, SharedRowBatches)
+    ):
         checks.check_rows(run)  # the user's number of rows is not rounded
     start = _load_start(recipe, run)
     prepared = recipe.prepare(run, start, given)
@@ -186,7 +192,7 @@ def _create_directory(
         special = None if tokenizer is None else tokenizer.special or None
         records = {"special": special, "published": published}
         known = {name: value for name, value in records.items() if value is not None}
-        directory.write(directory.config, describe_run(run) | known)
+        directory.write(directory.config, describe_run(run) | known | {**prepared.records})
         if tokenizer is not None:
             tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")

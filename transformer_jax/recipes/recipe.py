@@ -22,6 +22,7 @@ from typing import (
 )
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.core.json_types import Json
 from transformer_jax.recipes.settings import AnyRun, RunSettings
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Prepared(Generic[AnyRun, Data]):
         with_tokenizer: Function that returns the run with the settings derived from its tokenizer,
             or refuses the tokenizer.
         files: Function that writes further files of the run directory, such as a chat template.
+        records: Further fields of ``config.json``, which are not settings.
     """
 
     run: AnyRun
@@ -90,6 +92,7 @@ class Prepared(Generic[AnyRun, Data]):
     complete: Callable[["Tokenizer"], "Tokenizer"] = lambda tokenizer: tokenizer
     with_tokenizer: Callable[[AnyRun, "Tokenizer"], AnyRun] = lambda run, tokenizer: run
     files: Callable[["RunDirectory"], None] = lambda directory: None
+    records: Mapping[str, Json] = dataclasses.field(default_factory=dict)
 
 
 @runtime_checkable

@@ -42,6 +42,7 @@ RECIPES: dict[str, str] = {
     "on_policy": "transformer_jax.recipes.on_policy",
     "masked_lm": "transformer_jax.recipes.masked_lm",
     "finetuning": "transformer_jax.recipes.finetuning",
+    "similarity": "transformer_jax.recipes.text_similarity",
     "images": "transformer_jax.recipes.images",
     "captions": "transformer_jax.recipes.captions",
     "clip": "transformer_jax.recipes.clip",

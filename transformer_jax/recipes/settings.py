@@ -12,8 +12,20 @@ from transformer_jax.parallel.settings import DistributedConfig, MeshConfig
 from transformer_jax.training.settings import LoopConfig, OptimizerConfig
 
 __all__ = [
-    "Adapted", "AnyRun", "Cached", "ExampleBatches", "RowBatches", "Run", "RunConfig",
-    "RunSettings", "StartConfig", "TokenBatches", "TokenizerConfig", "Trained", "TrainingConfig",
+    "Adapted",
+    "AnyRun",
+    "Cached",
+    "ExampleBatches",
+    "RowBatches",
+    "Run",
+    "RunConfig",
+    "RunSettings",
+    "SharedRowBatches",
+    "StartConfig",
+    "TokenBatches",
+    "TokenizerConfig",
+    "Trained",
+    "TrainingConfig",
     "start_config",
 ]  # fmt: skip
 
@@ -188,6 +200,21 @@ class ExampleBatches(TrainingConfig):
     def size(self) -> str:
         """Returns the size of a batch, for messages."""
         return plural(self.batch_size, "example")
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedRowBatches(ExampleBatches):
+    """Training settings: duration, examples per batch, seed."""
+
+    epochs: Count | None = 1  # passes over the examples
+    # The number of rows of every batch, each of several examples, is a multiple of this: choose a
+    # multiple of the numbers of devices that may be used later.
+    required_batch_size_multiple: Count = 1
+
+    @property
+    def row_unit(self) -> int:
+        """Returns the divisor of the rows of every batch."""
+        return self.required_batch_size_multiple
 
 
 @dataclasses.dataclass(frozen=True)

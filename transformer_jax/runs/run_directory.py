@@ -43,9 +43,9 @@ NOT_OURS = (
 
 _LARGEST_JSON = 1 << 24  # bytes of a file of settings or results
 
-# Fields of ``config.json`` that are not settings: the name of the recipe, and the record of the
-# published model that the run started from.
-_NO_SETTINGS = ("recipe", "special", "published")
+# Fields of ``config.json`` that are not settings: the name of the recipe, the record of the
+# published model that the run started from, and the form of the vectors of a sentence encoder.
+_NO_SETTINGS = ("recipe", "special", "published", "sentence")
 
 
 def describe_run(settings: object) -> dict[str, Any]:
@@ -73,7 +73,10 @@ def how_to_continue(path: str | os.PathLike[str]) -> str:
 
 def stored_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a run in the fields of its ``config.json``."""
-    return {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
+    settings = {name: value for name, value in fields.items() if name not in _NO_SETTINGS}
+    if settings.get("masking", {}) is None:  # an encoder without a head of masked tokens
+        del settings["masking"]
+    return settings
 
 
 class RunDirectory:

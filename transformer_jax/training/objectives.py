@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.core.arguments import checked_arguments
-from transformer_jax.core.config_fields import Amount, Count, NotNegative, Rate
+from transformer_jax.core.config_fields import Amount, Count, NotNegative, Positive, Rate
 from transformer_jax.functional.contrastive import (
+    cosent,
     matching_pairs,
+    ranking_loss,
     sigmoid_contrast,
     softmax_contrast,
 )
@@ -20,11 +22,13 @@ from transformer_jax.functional.losses import OutputTable, cross_entropy, linear
 from transformer_jax.functional.mixup import mix_images
 from transformer_jax.functional.partitioning import constrain
 from transformer_jax.models.protocol import ArrayModel, Scorer
+from transformer_jax.models.sentence_encoder import unit_vectors
 from transformer_jax.training.micro_batches import Compared
 from transformer_jax.training.step import Batch, Objective, Sums
 
 if TYPE_CHECKING:
     from transformer_jax.models.heads import DecoderSequenceClassifier, EncoderForMaskedLM
+    from transformer_jax.models.sentence_encoder import SentenceEncoder
     from transformer_jax.models.two_towers import TwoTowers
 
 __all__ = [
@@ -40,6 +44,7 @@ __all__ = [
     "sequence_classification",
     "sequence_to_sequence",
     "shift_tokens_right",
+    "similarity",
     "span_scores",
     "token_classification",
     "with_language_model",
@@ -344,6 +349,98 @@ def contrastive(loss: Literal["softmax", "sigmoid"] = "softmax") -> Compared:
         return {"loss": (measure(found, counts, matches), weight), "accuracy": (hits, weight)}
 
     return Compared(embed, compare)
+
+
+@checked_arguments
+def similarity(
+    loss: Literal["cosine", "cosent", "ranking"],
+    *,
+    scale: Positive = 20.0,
+    symmetric: bool = False,
+    widths: Sequence[int] = (),
+    compare: Literal["cosine", "dot"] = "cosine",
+) -> Compared:
+    """Loss of the similarities of texts, compared among all examples of a batch.
+
+    - ``cosine``: squared error of the cosine of each pair, per pair.
+    - ``cosent``: :func:`.cosent` of the cosines of pairs, of the batch as a whole.
+    - ``ranking``: :func:`.ranking_loss` in nats per anchor, among the positives and the hard
+      negatives of all examples. An example that has the same anchor or positive as another, or
+      the anchor of one as its positive, is no negative of the other; neither is a text that
+      ``partners`` names. Besides ``loss``: ``accuracy``, the fraction of anchors whose positive is
+      the nearest.
+
+    With ``widths``, losses of the first components of the vectors are added (Kusupati et al. 2022,
+    https://arxiv.org/abs/2205.13147). On a mesh, every device compares its anchors with all texts.
+
+    Args:
+        loss: The loss.
+        scale: Factor of similarities, the inverse of a temperature; ``cosine`` has none.
+        symmetric: Whether ``ranking`` also finds anchors by positives.
+        widths: Numbers of components; none is all components alone.
+        compare: Similarity of ``ranking``; the other losses are of cosines.
+
+    Returns:
+        An objective for a :class:`.SentenceEncoder`. The batch has the texts of its ``vectors``,
+        ``K`` texts for each of the ``E`` examples of a row; and ``labels`` float ``[R E]``, NaN for
+        none, or for ``ranking`` ``texts`` int32 ``[R E K]``, numbers of the anchor, the positive
+        and the negatives (-1 for none), and ``partners`` int32 ``[R E P]``, numbers of all texts
+        that match the anchor (-1 for none).
+    """
+
+    def embed(model: "SentenceEncoder", batch: Batch, key: Array | None) -> Array:
+        return model.vectors(batch, key=key)
+
+    def compared(model: "SentenceEncoder", vectors: Array, batch: Batch) -> Sums:
+        del model
+        R, E = batch["labels" if loss != "ranking" else "texts"].shape[:2]
+        texts = vectors.reshape(R * E, -1, vectors.shape[-1])
+        parts = [texts[..., :width] for width in widths or (texts.shape[-1],)]
+        if compare == "cosine" or loss != "ranking":
+            parts = [unit_vectors(part) for part in parts]
+        if loss == "ranking":
+            numbers = jnp.asarray(batch["texts"]).reshape(R * E, -1)
+            partners = jnp.asarray(batch["partners"]).reshape(R * E, -1)
+            return _ranking_sums(parts, numbers, partners, scale, symmetric)
+        labels = jnp.asarray(batch["labels"]).reshape(-1)
+        known = jnp.isfinite(labels)
+        weight, labels = known.sum().astype(jnp.float32), jnp.where(known, labels, 0.0)
+        total = jnp.zeros(())
+        for part in parts:
+            cosines = (part[:, 0] * part[:, 1]).sum(-1)
+            if loss == "cosine":
+                total += jnp.where(known, jnp.square(cosines - labels), 0.0).sum()
+            else:
+                total += cosent(cosines, labels, known, scale) * weight
+        return {"loss": (total, weight)}
+
+    return Compared(embed, compared)
+
+
+def _ranking_sums(
+    parts: Sequence[Float[Array, "N K _"]],
+    texts: Int[Array, "N K"],
+    partners: Int[Array, "N P"],
+    scale: float,
+    symmetric: bool,
+) -> Sums:
+    """Returns the loss over all widths, and the accuracy of the first."""
+    counts, pair = texts[:, 0] >= 0, texts[:, :2]
+    numbers = texts[:, 1:].T.reshape(-1)  # all positives, then the negatives of all
+    match = (partners[:, None] == numbers[None, :, None]).any(-1)
+    shared = (pair[:, None, :, None] == pair[None, :, None]).any((-2, -1))
+    match = match.at[:, : len(texts)].max(shared)
+    candidates = ~match & (numbers >= 0)[None]
+    total, weight, hits = jnp.zeros(()), counts.sum().astype(jnp.float32), jnp.zeros(())
+    for place, part in enumerate(parts):
+        anchors = constrain(part[:, 0], ("batch", None))
+        others = part[:, 1:].swapaxes(0, 1).reshape(-1, part.shape[-1])
+        found = scale * (anchors @ constrain(others, (None, None)).T)
+        total += ranking_loss(found, counts, candidates, symmetric=symmetric)
+        if place == 0:
+            best = jnp.where(candidates, found, -jnp.inf).max(1)
+            hits = ((jnp.diagonal(found[:, : len(texts)]) > best) & counts).sum()
+    return {"loss": (total, weight), "accuracy": (hits.astype(jnp.float32), weight)}
 
 
 def regression() -> Objective:

@@ -27,17 +27,12 @@ from transformer_jax.data.vocabulary_check import check_vocabulary
 from transformer_jax.data.words import find_word, word_spans
 from transformer_jax.decoding.stored_programs import stored
 from transformer_jax.functional.masks import segment_mask
+from transformer_jax.functional.pooling import combine_layers, pool_hidden_states
+from transformer_jax.functional.pools import Layers, Pool, Pools
 from transformer_jax.inference.encoding.batching import (
     PackedBatches,
     default_tokens,
     length_buckets,
-)
-from transformer_jax.inference.encoding.pooling import (
-    Layers,
-    Pool,
-    Pools,
-    combine_layers,
-    pool_hidden_states,
 )
 from transformer_jax.models.layers.surgery import with_attention_kernels
 from transformer_jax.models.partition import Graph

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from transformer_jax.recipes.tasks.language_model_task import language_model
     from transformer_jax.recipes.tasks.masked_lm_task import masked_lm
+    from transformer_jax.recipes.tasks.similarity_task import similarity
     from transformer_jax.recipes.tasks.speech_task import speech_recognition
     from transformer_jax.recipes.tasks.summarization_task import summarization
     from transformer_jax.recipes.tasks.translation_task import translation
@@ -35,6 +36,7 @@ __all__ = [
     "question_answering",
     "regression",
     "sequence_classification",
+    "similarity",
     "speech_recognition",
     "summarization",
     "token_classification",
@@ -49,6 +51,7 @@ _MODULES = {
     "image_classification": "image_task",
     "language_model": "language_model_task",
     "masked_lm": "masked_lm_task",
+    "similarity": "similarity_task",
     "speech_recognition": "speech_task",
     "summarization": "summarization_task",
     "translation": "translation_task",

@@ -1,17 +1,15 @@
 """Pooling: vectors of layers and tokens to one vector per text."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-__all__ = ["Layers", "Pool", "Pools", "combine_layers", "pool_hidden_states"]
+from transformer_jax.functional.pools import Layers, Pool, Pools
 
-Layers = Literal["last", "all", "sum4", "concat4"] | int
-Pool = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "none"]
-Pools = Pool | tuple[Pool, ...]
+__all__ = ["combine_layers", "pool_hidden_states"]
 
 
 def combine_layers(
@@ -36,7 +34,10 @@ def combine_layers(
 
 
 def pool_hidden_states(
-    hidden: Float[Array, "B T *layers D"], batch: dict[str, Any], pool: Pools, skip: int = 0
+    hidden: Float[Array, "B T *layers D"],
+    batch: dict[str, Any],
+    pool: Pools,
+    skip: int | Int[Array, "B S"] = 0,
 ) -> Float[Array, "B _ *layers F"]:
     """Returns one vector per text of each row, or with ``none`` per token.
 
@@ -44,7 +45,7 @@ def pool_hidden_states(
         hidden: Vectors of each token.
         batch: With ``segments``, ``starts`` and ``lengths``: see :func:`make_packed_inputs`.
         pool: The pooling, see :meth:`Embedder.embed`; vectors of several poolings are concatenated.
-        skip: Number of tokens at the start of each text to exclude.
+        skip: Number of tokens at the start of each text to exclude, for all or for each.
 
     Example:
         >>> hidden = jnp.array([[[1.0], [3.0], [9.0]]])
@@ -64,13 +65,14 @@ def pool_hidden_states(
 
 
 def _pooled(
-    flat: Float[Array, "B T D"], batch: dict[str, Any], mode: Pool, skip: int
+    flat: Float[Array, "B T D"], batch: dict[str, Any], mode: Pool, skip: int | Int[Array, "B S"]
 ) -> Float[Array, "B S D"]:
     """Returns the vector of each text of each row by one pooling."""
     starts, lengths, segments = batch["starts"], batch["lengths"], batch["segments"]
     place = jnp.arange(flat.shape[1])[None, None] - starts[..., None]  # [B S T]
     numbers = jnp.arange(1, lengths.shape[1] + 1)
-    own = (segments[:, None] == numbers[None, :, None]) & (place >= skip)
+    pooled = place >= (skip if isinstance(skip, int) else skip[..., None])
+    own = (segments[:, None] == numbers[None, :, None]) & pooled
     if mode in ("cls", "lasttoken"):
         first = jnp.where(skip < lengths, skip, 0)
         at = starts + (first if mode == "cls" else jnp.maximum(lengths - 1, 0))
