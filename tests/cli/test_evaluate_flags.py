@@ -69,6 +69,32 @@ def test_one_file_of_pairs_scores_as_two_files_do(trained_run, files, capfd):
         assert evaluate(trained_run, capfd, *flags)[:2] == two[:2]
 
 
+@pytest.mark.slow
+def test_several_references_are_scored_as_by_sacrebleu(trained_run, files, tmp_path, capfd):
+    # sacrebleu#28, fairseq#709; an empty line is no reference.
+    metrics = pytest.importorskip("sacrebleu.metrics")
+    out = tmp_path / "out.txt"
+    (files / "s4").write_text("o gato\na casa\no gato\na casa\n")
+    (files / "t4").write_text("the cat sits\nthe house\na tom cat\nmy home\n")
+    evaluate(trained_run, capfd, "--source", files / "s4", "--target", files / "t4",
+             "--output", out)  # fmt: skip
+    texts = out.read_text().splitlines()
+    second = [texts[0], "a building", "", texts[3]]
+    (files / "u4").write_text("".join(f"{text}\n" for text in second))
+    flags = ["--source", files / "s4", "--target", files / "t4", files / "u4"]
+    code, shown, err = evaluate(trained_run, capfd, *flags)
+    assert code == 0, err
+    streams = [(files / "t4").read_text().splitlines(), second]
+    bleu = metrics.BLEU()
+    expected = bleu.corpus_score(texts, streams).score
+    chrf = metrics.CHRF().corpus_score(texts, streams).score
+    assert shown.startswith(f"sacreBLEU {expected:.1f} ({bleu.get_signature()}) chrF {chrf:.1f} ")
+    (files / "short").write_text("one\n")
+    code, _, err = evaluate(trained_run, capfd, *flags, files / "short")
+    assert code == 3
+    assert "aligned files must have equally many" in err
+
+
 def test_pairs_come_in_one_way(trained_run, files, capfd):
     code, _, err = evaluate(
         trained_run, capfd, "--data.pairs", files / "p.tsv", "--source", files / "s"

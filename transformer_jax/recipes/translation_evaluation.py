@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from transformer_jax.core.config_fields import Flag
 from transformer_jax.core.errors import ConfigError, plural
+from transformer_jax.core.task_progress import log
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.data.pair_files import is_table, named_files, one_or_several, read_named
 from transformer_jax.data.pairs import Pairs
@@ -36,8 +37,8 @@ class EvaluateTranslator(SearchFlags, LanguageFlags, DirectionFlags, ColumnFlags
     source: Annotated[str | None, Flag(also=("data.source",))] = None
     """File of sentences to translate, one per line; without any file, the test files of the run
     are read."""
-    target: Annotated[str | None, Flag(also=("data.target",))] = None
-    """File of reference translations, one per line."""
+    target: Annotated[str | tuple[str, ...] | None, Flag(also=("data.target",))] = None
+    """File of reference translations, one per line; several files are several references."""
     pairs: Annotated[str | tuple[str, ...] | None, Flag("data.pairs")] = None
     """Instead: one file of both sides, .tsv, .csv or .jsonl, read like the pairs of the run; for a
     multilingual translator, de-en=FILE for each direction."""
@@ -78,19 +79,37 @@ def evaluate_translator(request: EvaluateTranslator, facts: "Facts") -> int:
     # The pairs are read as prepared texts.
     translator = Translator(opened.model, opened.tokenizer, search=search)
     lowercase = run.data.read.lowercase or request.lowercase
+    further = _further_references(request, facts, tests)
     scores, written, references = {}, [], []
     for name, pairs in tests.items():
         tokenize = choose_words(request.tokenize, run.evaluation.tokenize, pairs.targets)
         scores[name], texts = score_pairs(
-            translator, pairs, lowercase=lowercase, tokenize=tokenize, limit=LIMIT_FLAGS
+            translator, pairs, further, lowercase=lowercase, tokenize=tokenize, limit=LIMIT_FLAGS
         )
         print(f"{name}: {scores[name]}" if name else scores[name])
         written += texts
-        references += [[text] for text in pairs.targets]
+        references += [list(filter(None, row)) for row in zip(pairs.targets, *further, strict=True)]
     if len(tests) > 1:
         means = mean_scores({name: one.to_dict() for name, one in scores.items()})
         print(f"mean of {plural(len(tests), 'direction')}: {means}")
     return write_texts(request.output, written, references)
+
+
+def _further_references(
+    request: EvaluateTranslator, facts: "Facts", tests: dict[str, Pairs]
+) -> list[list[str]]:
+    """Returns the references of each file of ``--target`` after the first; an empty one is none."""
+    from transformer_jax.data.aligned import read_aligned
+
+    if isinstance(request.target, str | None) or request.source is None:
+        return []
+    [pairs] = tests.values()
+    prepare, found = facts.preparation, []
+    for path in request.target[1:]:
+        rows = read_aligned(request.source, path, ("--source", "--target"))
+        found.append([prepare.line(text) for _, text in rows])
+        log(f"{path}: reference {len(found) + 1} of {plural(len(pairs), 'sentence')}")
+    return found
 
 
 def _given_texts(request: Any, facts: "Facts") -> dict[str, Pairs]:
@@ -141,7 +160,8 @@ def pairs_of(request: Any, facts: "Facts") -> dict[str, Pairs]:
     direction = facts.direction(facts.tokenizer, request.direction)
     if given is None:
         name, target = required(request, facts.title, "source", "target")
-        rows = read_aligned(name, target, ("--source", "--target"))
+        first = target if isinstance(target, str) else target[0]
+        rows = read_aligned(name, first, ("--source", "--target"))
     else:
         name, rows = given, list(read_pair_file(given, run.data.read, "--data.pairs"))
     sources = [prepare.source(text) for text, _ in rows]

@@ -352,6 +352,7 @@ def _tester(
 def score_pairs(
     translator: "Translator",
     pairs: Pairs,
+    further: Sequence[Sequence[str]] = (),
     *,
     lowercase: bool = False,
     tokenize: str | None = None,
@@ -362,6 +363,7 @@ def score_pairs(
     Args:
         translator: A trained model.
         pairs: Sources with their references.
+        further: Lists of further references; an empty text is none.
         lowercase: Compare in lower case.
         tokenize: Tokenizer of sacreBLEU; None is chosen by the script.
         limit: The setting or flag that raises the length limit, for messages.
@@ -373,5 +375,6 @@ def score_pairs(
     log_scored(pairs.name, plural(len(pairs), "pair"), tokenizer, **sides)
     found = decode_pairs(translator, pairs, limit)
     texts = [done.text for done in found]
-    scores = translation_scores(texts, pairs.targets, lowercase=lowercase, tokenize=tokenize)
+    references = [pairs.targets, *further]
+    scores = translation_scores(texts, references, lowercase=lowercase, tokenize=tokenize)
     return scores, found
