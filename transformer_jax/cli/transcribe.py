@@ -22,7 +22,8 @@ class Transcribe(SearchFlags, PredictionCommand):
     run: tyro.conf.Positional[Path]
     """Run directory of a speech recognizer."""
     files: tyro.conf.Positional[tuple[str, ...]]
-    """Recordings: .wav, or features of shape [frames, features] as .npy or .npz."""
+    """Recordings: .wav, or features of shape [frames, features] as .npy or .npz; or folders of
+    them."""
     output: OutputPath | None = None
     """Output file, .gz allowed; None is standard output."""
     tsv: bool = False
@@ -44,11 +45,12 @@ class Transcribe(SearchFlags, PredictionCommand):
                 )
         from transformer_jax.core.task_progress import show_progress, tracked
         from transformer_jax.data.bad_rows import BadRows
-        from transformer_jax.data.speech.features import read_features
+        from transformer_jax.data.speech.features import read_features, recordings_in
         from transformer_jax.inference.pretrained import open_pretrained
         from transformer_jax.inference.speech import transcriber_of
         from transformer_jax.inference.transcriber import Recording
 
+        files = recordings_in(self.files)
         opened = open_pretrained(self.run, self.checkpoint, "speech", opening=self.opening())
         transcriber, audio = transcriber_of(opened, search=beam_search(self, opened.facts))
         del opened  # keeps no second copy of the parameters
@@ -60,7 +62,7 @@ class Transcribe(SearchFlags, PredictionCommand):
             out.write(tsv("path", "score", "text") if self.tsv else b"")
             # Read all recordings first, so that a bad one is refused before any is transcribed.
             recordings, bad = [], BadRows("transcribe", what="recording")
-            for path in tracked(self.files, "reading recordings"):
+            for path in tracked(files, "reading recordings"):
                 with bad:
                     recordings.append(Recording(path, read_features(path, audio)[0]))
             bad.check(len(recordings))

@@ -145,6 +145,8 @@ def pairs_of(request: Any, facts: "Facts") -> dict[str, Pairs]:
 
     run, prepare = with_read_flags(settings_of(facts), request), facts.preparation
     request = _with_test_files(request, run)
+    if isinstance(request.target, tuple):  # the first of several references
+        request = dataclasses.replace(request, target=request.target[0])
     given = one_or_several(request.pairs, "--data.pairs")
     if given is not None and (request.source is not None or request.target is not None):
         raise ConfigError("--data.pairs is one file of both sides: leave --source out")
@@ -160,8 +162,7 @@ def pairs_of(request: Any, facts: "Facts") -> dict[str, Pairs]:
     direction = facts.direction(facts.tokenizer, request.direction)
     if given is None:
         name, target = required(request, facts.title, "source", "target")
-        first = target if isinstance(target, str) else target[0]
-        rows = read_aligned(name, first, ("--source", "--target"))
+        rows = read_aligned(name, target, ("--source", "--target"))
     else:
         name, rows = given, list(read_pair_file(given, run.data.read, "--data.pairs"))
     sources = [prepare.source(text) for text, _ in rows]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.data.speech.test_audio import SIGNAL, SMALL, pcm
 from transformer_jax.core.errors import DataError
-from transformer_jax.data.speech.features import read_features
+from transformer_jax.data.speech.features import read_features, recordings_in, waveform_features
 from transformer_jax.data.speech.recordings import (
     SpeechData,
     SpeechReadOptions,
@@ -22,6 +22,7 @@ from transformer_jax.data.speech.recordings import (
     read_manifest,
 )
 from transformer_jax.data.speech.wav import Segment
+from transformer_jax.inference.speech import SpeechPredictor
 
 RATE = SMALL.sample_rate
 LONG = np.tile(SIGNAL, -(-2 * RATE // len(SIGNAL)))[: 2 * RATE]  # two seconds
@@ -179,3 +180,43 @@ def test_a_segment_of_a_large_file_is_read_without_the_rest(folder):
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(found, read_features(folder / "long.wav", SMALL)[0])
+
+
+def test_a_waveform_has_the_features_of_the_file_with_its_samples(folder):
+    (folder / "whole.wav").write_bytes(pcm(SIGNAL, 16))
+    samples = np.frombuffer((folder / "whole.wav").read_bytes()[44:], "<i2")
+    expected = read_features(folder / "whole.wav", SMALL)[0]
+    for given in (samples, samples.astype(np.float32) / 2**15, samples.astype(np.int32) << 16):
+        found = waveform_features(given, RATE, SMALL, "recording 1")
+        np.testing.assert_array_equal(found, expected)
+    predictor = SpeechPredictor.__new__(SpeechPredictor)
+    predictor.audio = SMALL
+    for speech, rate in ((samples, RATE), ({"array": samples, "sampling_rate": RATE}, None)):
+        np.testing.assert_array_equal(predictor._recording(speech, 1, rate).features, expected)
+    for speech, rate, said in (
+        (samples, None, "recording 1: an array with one axis is a waveform: say"),
+        (samples[None], RATE, f"recording 1: an array [1, {len(samples)}] of int16: a waveform"),
+        (samples, RATE + 1, f"recording 1: {RATE + 1:,} samples a second, but {RATE:,} are needed"),
+        (samples[:3], RATE, "recording 1: 3 samples, and a frame has"),
+        ({"array": samples}, None, "recording 1: a dictionary has the keys array and sampling"),
+    ):
+        refused(lambda speech=speech, rate=rate: predictor._recording(speech, 1, rate), said)
+
+
+def test_common_voice_has_its_recordings_in_clips_and_names_decoded_files(folder, capfd):
+    head, line = "client_id\tpath\tsentence\tup_votes\n", "7\tcommon_voice_en_1.mp3\tHello.\t2\n"
+    (folder / "train.tsv").write_text(head + line)
+    (folder / "clips").mkdir()
+    (folder / "clips/common_voice_en_1.mp3").write_bytes(b"ID3")
+    said = f"for f in {folder}/clips/*.mp3; do ffmpeg -i"
+    refused(lambda: read_manifest(str(folder / "train.tsv")), said)
+    refused(lambda: recordings_in([str(folder / "clips")]), said)
+    (folder / "clips/common_voice_en_1.wav").write_bytes(pcm(LONG, 16))
+    found = read_manifest(str(folder / "train.tsv"))
+    assert found.paths == [str(folder / "clips/common_voice_en_1.wav")]
+    assert found.texts == ["Hello."]
+    said = capfd.readouterr().err
+    assert said.count(f"recordings are in {folder}/clips") == 1
+    assert said.count(".mp3 files are read as the .wav files next to them") == 1
+    assert recordings_in(["a.wav", str(folder / "clips")]) == ["a.wav", *found.paths]
+    assert "1 other file not read (.mp3 1)" in capfd.readouterr().err

@@ -113,7 +113,7 @@ def bad(value):
         ("a.wav", pcm(SIGNAL[:0], 16), "a.wav: 0 samples, and a frame has 200"),
         ("a.wav", pcm(SIGNAL[:199], 16), "a.wav: 199 samples, and a frame has 200"),
         ("a.wav", pcm(SIGNAL, 16, 44_100), "44,100 samples a second, but 8,000 are needed"),
-        ("a.mp3", b"", "a.mp3: the name ends in none of .wav, .npy, .npz"),
+        ("a.mp3", b"", "a.mp3: .mp3 is not decoded here: make .wav files next to them"),
     ],
 )
 def test_a_file_without_features_is_refused(folder, name, content, message):

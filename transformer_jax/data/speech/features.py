@@ -4,15 +4,17 @@ import dataclasses
 import hashlib
 import io
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Float32, Float64
 
 from transformer_jax.core.errors import DataError, plural
 from transformer_jax.core.numpy_files import load_arrays
+from transformer_jax.data.bad_rows import log_unread
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.speech.audio import AudioConfig, log_mel_frames, resampled
 from transformer_jax.data.speech.wav import WHOLE, Segment, Waveform, read_wav
@@ -23,10 +25,15 @@ __all__ = [
     "Normalization",
     "check_features",
     "decode_features",
+    "is_encoded",
     "read_features",
+    "recordings_in",
+    "refuse_encoded",
+    "waveform_features",
 ]
 
 SUFFIXES = (".wav", ".npy", ".npz")
+_ENCODED = (".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".mp4", ".wma", ".sph")
 _LARGEST_FILE = 1 << 31  # bytes: 18 hours of 16 bits at 16,000 samples a second
 
 
@@ -112,6 +119,8 @@ def read_features(
             shorter than a frame or than the segment, or contains NaN or infinity.
     """
     name, suffix = f"{where}{path}", Path(path).suffix.lower()
+    if is_encoded(suffix):
+        refuse_encoded(str(path), where)
     if suffix not in SUFFIXES:
         raise DataError(f"{name}: the name ends in none of {', '.join(SUFFIXES)}")
     try:
@@ -138,6 +147,83 @@ def decode_features(
     if suffix == ".wav":
         return _frames(read_wav(io.BytesIO(content), name), audio, name)
     return check_features(_array(content, suffix, name), name)
+
+
+def waveform_features(
+    samples: np.ndarray, rate: int, audio: AudioConfig, name: str
+) -> Float32[np.ndarray, "T F"]:
+    """Returns the features of a waveform: those of a ``.wav`` file with the same samples.
+
+    Args:
+        samples: One channel ``[N]``: floating point from -1 to 1, or whole numbers of 8, 16 or 32
+            bits, as in WAV files.
+        rate: Number of samples in a second.
+        audio: Settings of frames, and whether other rates are resampled.
+        name: With which messages begin.
+
+    Raises:
+        DataError: The array has another shape or type, NaN or infinity, fewer samples than a frame,
+            or a rate that is not read.
+    """
+    scaled = _SCALES.get(samples.dtype.name)
+    if samples.ndim != 1 or (scaled is None and not np.issubdtype(samples.dtype, np.floating)):
+        raise DataError(
+            f"{name}: an array {list(samples.shape)} of {samples.dtype}: a waveform has one axis, "
+            f"of floating point from -1 to 1 or of whole numbers of 8, 16 or 32 bits: average its "
+            f"channels"
+        )
+    middle, scale = scaled or (0, 1)
+    return _frames(Waveform((samples.astype(np.float32) - middle) / scale, rate), audio, name)
+
+
+_SCALES = {"uint8": (128, 1 << 7), "int16": (0, 1 << 15), "int32": (0, 1 << 31)}
+
+
+def recordings_in(paths: Iterable[str]) -> list[str]:
+    """Returns the paths of recordings, with those inside a folder in its place, in order.
+
+    A line counts the other files of a folder.
+
+    Raises:
+        DataError: A folder has no recordings.
+    """
+    found = list[str]()
+    for path in paths:
+        if not os.path.isdir(path):
+            found.append(path)
+            continue
+        files = sorted(str(one) for one in Path(path).rglob("*") if one.is_file())
+        inside = [file for file in files if Path(file).suffix.lower() in SUFFIXES]
+        others = [file for file in files if Path(file).suffix.lower() not in SUFFIXES]
+        if not inside:
+            for file in filter(is_encoded, others):
+                refuse_encoded(file, "")
+            raise DataError(f"{path}: no {', '.join(SUFFIXES)} file in this folder")
+        log_unread(path, others)
+        found += inside
+    return found
+
+
+def is_encoded(path: str) -> bool:
+    """Returns whether a file has encoded samples, such as MP3, which are not decoded here."""
+    return path.lower().endswith(_ENCODED)
+
+
+def refuse_encoded(path: str, where: str) -> NoReturn:
+    """Refuses a file with encoded samples, with the command that decodes all of its folder.
+
+    Raises:
+        DataError: Always; the message begins with ``where``.
+    """
+    folder, suffix = shlex.quote(os.path.dirname(path) or "."), Path(path).suffix
+    loop = (
+        f'for f in {folder}/*{suffix}; do ffmpeg -i "$f" -ac 1 -ar 16000 "${{f%{suffix}}}.wav"; '
+        f"done"
+    )
+    raise DataError(
+        f"{where}{path}: {suffix} is not decoded here: make .wav files next to them by `{loop}`, "
+        f"with the samples a second of the run; a table may go on naming {suffix} files"
+    )
 
 
 def _frames(waveform: Waveform, audio: AudioConfig, name: str) -> Float32[np.ndarray, "T F"]:

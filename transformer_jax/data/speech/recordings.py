@@ -31,7 +31,9 @@ from transformer_jax.data.speech.features import (
     SUFFIXES,
     FeatureStatistics,
     Normalization,
+    is_encoded,
     read_features,
+    refuse_encoded,
 )
 from transformer_jax.data.speech.wav import WHOLE, Segment
 from transformer_jax.data.splits import DataSplits
@@ -185,10 +187,10 @@ def read_manifest(
         rows = _jsonl_rows(path, flag, bad)
     else:
         rows = _table_rows(path, format, flag, bad)
-    found = Recordings([], [], path, [], [])
+    found, notes = Recordings([], [], path, [], []), dict[str, None]()
     for number, row in rows:
         with bad:
-            file, text, segment = _row(row, path)
+            file, text, segment = _row(row, path, notes)
             found.paths.append(file)
             found.texts.append(prepare.line(text))
             found.lines.append(number)
@@ -197,6 +199,8 @@ def read_manifest(
     bad.report(len(found))
     if not found.paths:
         raise DataError(f"{path}: no recordings: it is empty")
+    for note in notes:
+        log(f"{path}: {note}")
     unread.report()
     return found
 
@@ -267,8 +271,10 @@ def _number(cell: str) -> object:
         return cell
 
 
-def _row(row: JsonRow, manifest: str) -> tuple[str, str, Segment]:
+def _row(row: JsonRow, manifest: str, notes: dict[str, None]) -> tuple[str, str, Segment]:
     """Returns the file, the text and the segment of a row, from its cells that have a value.
+
+    Notes say where files are that are not where the row says.
 
     Raises:
         DataError: A cell is missing or of another type, or selects a part in another way.
@@ -290,8 +296,24 @@ def _row(row: JsonRow, manifest: str) -> tuple[str, str, Segment]:
         raise DataError(f"{where}duration is 0: a number of seconds above 0 is needed")
     segment = Segment(offset or 0.0, duration)
     file = listed_path(path.strip(" "), os.path.dirname(manifest), row.place)
+    if url_of(file) is None:
+        file = _where_it_is(file, notes)
     _check_there(file, segment, where)
     return file, text, segment
+
+
+def _where_it_is(file: str, notes: dict[str, None]) -> str:
+    """Returns a file in ``clips``, as in Common Voice, or decoded, if it is not as it is listed."""
+    folder, name = os.path.split(file)
+    clips, suffix = os.path.join(folder, "clips"), pathlib.PurePath(name).suffix
+    if not os.path.exists(file) and os.path.isdir(clips):
+        notes[f"recordings are in {clips}"] = None
+        file = os.path.join(clips, name)
+    wav = file.removesuffix(suffix) + ".wav"
+    if is_encoded(name) and os.path.exists(wav):
+        notes[f"{suffix} files are read as the .wav files next to them"] = None
+        return wav
+    return file
 
 
 def _seconds(cells: dict[str, object], key: str, where: str) -> float | None:
@@ -308,6 +330,8 @@ def _seconds(cells: dict[str, object], key: str, where: str) -> float | None:
 def _check_there(path: str, segment: Segment, where: str) -> None:
     """Refuses a file of another kind, and a missing local file, before any is read."""
     suffix = pathlib.PurePath(path).suffix.lower()
+    if is_encoded(path):
+        refuse_encoded(path, where)
     if suffix not in SUFFIXES:
         raise DataError(f"{where}{path}: the name ends in none of {', '.join(SUFFIXES)}")
     if segment != WHOLE and suffix != ".wav":
