@@ -206,6 +206,24 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
     assert again["scores"] == results(tuned[kind])["scores"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "weights"), [("classify", ["balanced"]), ("tag", ["ADJ=3", "NOUN=0.5"])]
+)
+def test_a_run_with_weights_of_classes_resumes_bit_by_bit(data, tmp_path, kind, weights):
+    flags = ["--training.class-weights", *weights]
+    if kind == "classify":  # other numbers of the classes, which weigh otherwise
+        rows = (data / "classify.tsv").read_text().splitlines(keepends=True)
+        (tmp_path / "few.tsv").write_text("".join(rows[:-10]))
+        flags += ["--data.train", str(tmp_path / "few.tsv")]
+    plain = finetune(data, None, kind, tmp_path / "plain", *flags[1 + len(weights) :])
+    weighted = finetune(data, None, kind, tmp_path / "weighted", *flags)
+    again = gone_on_with(weighted, tmp_path / "again")
+    assert again["state_sha256"] == results(weighted)["state_sha256"]
+    assert again["scores"] == results(weighted)["scores"]
+    assert again["state_sha256"] != results(plain)["state_sha256"]
+
+
 @pytest.mark.parametrize(
     ("kind", "measure"),
     [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("qa", "exact_match"),
