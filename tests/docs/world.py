@@ -196,9 +196,9 @@ def _texts(folder: Path) -> None:
         "only/encoders/pairs.tsv": [
             "sentence1\tsentence2\tlabel", *(f"{a}\t{b}\tyes\n{b}\t{a}\tno" for a, b in PAIRS)
         ],
-        "only/encoders/sts.tsv": [
+        **{f"only/{page}/sts.tsv": [
             "text\tsecond\tscore", *(f"{a}\t{b}\t{len(b) / 9:.1f}" for a, b in PAIRS)
-        ],
+        ] for page in ("encoders", "from/sentence-transformers")},
         "only/encoders/ner.conll": [
             f"{word} {'B-PER' if word.istitle() else 'O'}" if word else ""
             for line in EN for word in (*line.split(), "")
@@ -214,6 +214,8 @@ def _texts(folder: Path) -> None:
         "only/scores/test.pt": PT[:9],
         **{f"only/scores/{name}.conll": [f"{word} {'B-PER' if word.istitle() else other}"
            for word in EN[0].split()] for name, other in (("test", "O"), ("tags", "I-PER"))},
+        "only/from/fairseq/test.en": EN[:4], "only/from/fairseq/valid.de": other[:9],
+        "only/from/fairseq/valid.en": EN[:9],
         "only/language-models/test.tsv": ["input\toutput", *(f"{i}\t{i + 1}" for i in range(3))],
     }.items():  # fmt: skip
         _lines(folder / name, lines)
