@@ -57,7 +57,8 @@ def changed_run(sealed_run, tmp_path):
 def test_all_commands_are_here():
     assert {name for name, kind in COMMANDS.items() if issubclass(kind, RunCommand)} == {*ARGUMENTS}
     others = {"verify", "convert", "launch", "complexity", "report", "analogy", "most-similar",
-              "completion", "bpe-merges", "lecture", "glue", "check"}  # fmt: skip
+              "completion", "bpe-merges", "lecture", "glue", "check", "score-file",
+              "compare"}  # fmt: skip
     assert {*COMMANDS} - {*ARGUMENTS} == others
 
 

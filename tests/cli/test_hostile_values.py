@@ -125,6 +125,8 @@ def arguments_of(name, flag, runs, folder):
         "transcribe": own.get("transcribe", [translator, text]),
         "caption": own.get("caption", [translator, text]),
         "diversity": [decoder, text],
+        "score-file": [text, text],
+        "compare": [text, text, text],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
         "tag": [readers["tag"], "a cab"],

@@ -453,7 +453,7 @@ MISTAKES = [
      "all examples have the class 'x'"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--data.valid",
       "{data}/unseen.tsv"], 3, "unseen.tsv:2: the class 'x'"),
-    (["finetune", "tag", "--data.train", "{data}/classify.tsv"], 2, "tag"),
+    (["finetune", "tag", "--data.train", "{data}/classify.tsv"], 3, "classify learns classes"),
     (["finetune", "regress", "--data.train", "{data}/regress.tsv", "--data.read.text-pair", "b"], 2,
      "data.read.text_pair is b: regress reads one text: give data.read.pair too"),
     (["finetune", "qa", "--data.train", "{data}/wrong.json"], 3, "dog"),

@@ -41,7 +41,6 @@ from transformer_jax.recipes import registry
 from transformer_jax.recipes.checks import validated
 from transformer_jax.recipes.explicit_settings import Given
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
-from transformer_jax.recipes.scored_texts import write_lines
 from transformer_jax.recipes.settings import TokenBatches, TokenizerConfig, Trained
 from transformer_jax.recipes.sizing import with_defaults
 from transformer_jax.recipes.start import Start
@@ -175,7 +174,9 @@ class Captioning(Recipe[CaptionRun, Splits]):
         describe = self.predictor(facts)
         pictures = Pictures.drawn(request.pictures, 3)
         print(f"exact {_exact(describe, pictures):.3f}")
-        return write_lines(request.output, describe(pictures.pixels))
+        if request.output is not None:
+            request.output.write_text("".join(f"{text}\n" for text in describe(pictures.pixels)))
+        return 0
 
     def predictor(self, facts: Facts) -> "Describer":
         """Returns a function from pictures to captions."""

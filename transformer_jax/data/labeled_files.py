@@ -706,7 +706,11 @@ class _Layout:
     def of(
         cls, lines: list[tuple[int, str]], word: int | None, tag: int | None, path: str
     ) -> "_Layout":
-        """Returns the layout of numbered lines, given the columns that are named; says it."""
+        """Returns the layout of numbered lines, given the columns that are named; says it.
+
+        Raises:
+            DataError: Most lines have texts instead of words.
+        """
         lines = [(number, line) for number, line in lines if not _SENTENCE_END.fullmatch(line)]
         plain = [(number, line) for number, line in lines if not _MARK.match(line)]
         numbered = [(number, line) for number, line in plain if not line.startswith("#")]
@@ -729,6 +733,12 @@ class _Layout:
             if place == word:
                 raise _no_tag(place + 1)
             log(f"{path}: column 1 numbers the words of column 2; tags are in {place % width + 1}")
+        texts = sum(" " in row[word or 0].strip() for row in every if len(row) > (word or 0))
+        if 2 * texts > len(every):
+            raise DataError(
+                f"{path}: column {(word or 0) + 1} has texts of several words, but tag reads a "
+                f"word with its tag in each line: classify learns classes of texts"
+            )
         most = max(1, place, word or 0)
         tags = frozenset(cells[place] for cells in every if len(cells) > most)
         return cls(first, width, tabs, word or 0, place, begin, tags)

@@ -94,7 +94,7 @@ def cider_d_of_each(
     Example:
         >>> wanted = [["a red square"], ["a blue circle"]]
         >>> [round(one, 6) for one in cider_d_of_each(["a red square", "a circle"], wanted)]
-        [0.75, 0.208...]
+        [0.75, 0.174338]
     """
 
     def similarity(one: Counts, other: Counts, weight: Weight) -> float:
