@@ -82,6 +82,14 @@ def _padding(patch):
     patch.setattr(bert, "config_of", wrong)
 
 
+def _distances(patch):
+    from transformer_jax.interop.families import mpnet
+
+    right = mpnet._config_of
+    wrong = {"positions.max_distance": 64}
+    patch.setattr(mpnet, "_config_of", lambda fields, settings: right(fields, settings | wrong))
+
+
 def _number(key, change):
     def apply(patch):
         from transformer_jax.interop.config_reader import ConfigReader
@@ -123,6 +131,7 @@ FAULTS = {
     "eps of BART": ("marian", _eps),
     "RoPE without scaling": ("llama", _rope),
     "positions that count padding": ("roberta", _padding),
+    "distances of MPNet that end too early": ("mpnet", _distances),
     "distances that end too early": (
         "t5", _number("relative_attention_max_distance", lambda n: n // 2 + 5)),
     "window one too wide": ("mistral", _number("sliding_window", lambda n: n + 1)),

@@ -5,7 +5,7 @@ from typing import Any, assert_type
 
 import transformer_jax as tj
 from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
-from transformer_jax.inference.results import GeneratedText
+from transformer_jax.inference.results import GeneratedText, RankedText
 from transformer_jax.inference.speech import SpeechPredictor
 from transformer_jax.inference.texts import (
     ClassificationPredictor,
@@ -39,6 +39,7 @@ def use(path: str) -> None:
     assert_type(tj.load(path, "masked_lm"), EncoderPredictor)
     assert_type(tj.load(path, "sequence_classification"), ClassificationPredictor)
     assert_type(tj.load(path, "regression"), RegressionPredictor)
+    assert_type(tj.load(path, "regression").rank("a query", ["a text"]), list[RankedText])
     assert_type(tj.load(path, "token_classification"), TaggingPredictor)
     assert_type(tj.load(path, "question_answering"), QuestionAnsweringPredictor)
     assert_type(tj.load(path, "reward"), RewardPredictor)
