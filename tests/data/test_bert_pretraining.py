@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from transformer_jax.core.errors import ConfigError, DataError
-from transformer_jax.data.bert_pretraining import BertPretrainingPlan
+from transformer_jax.data.bert_pretraining import (
+    BertPretrainingPlan,
+    PackedPretrainingPlan,
+    PackedTexts,
+    PairBatch,
+)
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.plan import Batching
@@ -317,3 +322,59 @@ def test_what_cannot_be_is_named():
             pairs_of(LENGTHS["many"], objective, least - 1)
         made, _ = pairs_of(LENGTHS["single tokens"], objective, least)
         assert max(len(row[1]) for row in epoch(made)) <= least
+
+
+def packed_of(lengths, length=30, **options):
+    texts, _ = pairs_of(lengths, "none", length, **options)
+    usual = {"max_tokens": 8 * length, "seed": 3, "required_batch_size_multiple": 1}
+    batching = Batching(**usual | {k: v for k, v in options.items() if k != "shuffle"})
+    shuffle = options.get("shuffle", True)
+    return PackedPretrainingPlan(texts, batching, length=length, shuffle=shuffle), texts
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_each_text_is_in_one_packed_row_as_it_is_alone(name):
+    """With its masks, whatever is around it; rows are full, and padding is of no text."""
+    plan, texts = packed_of(LENGTHS[name])
+    T, seen = plan.shapes[0].T, []
+    for step in range(2 * plan.steps_per_epoch):
+        batch = plan.batch(step)
+        made = plan.make(batch)
+        assert made["weights"].shape == made["targets"].shape == made["masked_positions"].shape
+        np.testing.assert_array_equal((made["segments"] > 0).sum(1), made["lengths"])
+        assert (made["tokens"][made["segments"] == 0] == PAD).all()
+        for row, numbers in enumerate(batch.texts):
+            chosen = np.flatnonzero(made["weights"][row])
+            places, found = made["masked_positions"][row, chosen], 0
+            for column, text in enumerate(numbers[numbers >= 0]):
+                alone = texts.make(PairBatch(np.array([text]), T, batch.epoch))
+                real = alone["lengths"][0]
+                at = np.flatnonzero(made["segments"][row] == column + 1)
+                np.testing.assert_array_equal(made["tokens"][row, at], alone["tokens"][0, :real])
+                np.testing.assert_array_equal(made["positions"][row, at], np.arange(real))
+                own = np.flatnonzero(np.isin(places, at))
+                hidden = alone["weights"][0] > 0
+                wanted = alone["masked_positions"][0][hidden]
+                np.testing.assert_array_equal(made["positions"][row, places[own]], wanted)
+                np.testing.assert_array_equal(
+                    made["targets"][row, chosen[own]], alone["targets"][0][hidden]
+                )
+                found += len(own)
+                seen.append((batch.epoch, int(text)))
+            assert found == len(chosen)
+    assert sorted(seen) == [(epoch, text) for epoch in (0, 1) for text in range(len(texts))]
+
+
+def test_packed_rows_have_no_pairs_and_a_size_that_fits():
+    pairs, _ = pairs_of(LENGTHS["many"], "sop")
+    with pytest.raises(ConfigError, match=r"sentence_objective is sop: .* packed it is none"):
+        PackedPretrainingPlan(pairs, Batching(), length=30)
+    with pytest.raises(ConfigError, match="no room for"):
+        packed_of(LENGTHS["many"], max_tokens=40, required_batch_size_multiple=2)
+    wide, _ = packed_of(LENGTHS["many"], pad_to_multiple_of=64, max_tokens=512)
+    assert wide.shapes[0].T == 64
+    plans = [packed_of(LENGTHS["many"], **more)[0] for more in ({}, {"seed": 4}, {"length": 31})]
+    assert len({plan.fingerprint for plan in plans}) == 3
+    empty = plans[0].make(PackedTexts(np.full((2, 3), -1), 0))
+    assert not empty["weights"].any()
+    assert not empty["segments"].any()

@@ -192,6 +192,33 @@ def test_pre_training_resumes_bit_by_bit(pretrained, tmp_path):
     assert again["state_sha256"] == results(pretrained)["state_sha256"]
 
 
+PACKED = [
+    "pretrain", "modernbert-small", *SIZES, "--model.scores.sliding-window-layers", "1",
+    "--model.scores.sliding-window", "5", *SHORT, *ALONE, "--training.max-tokens", "512",
+    "--training.epochs", "None", "--training.sequence-length", "32", "--tokenizer.vocab-size",
+    "300",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_pre_training_in_packed_rows_resumes_bit_by_bit_and_is_exported(data, tmp_path, capfd):
+    """Rows of several texts, as those of ModernBERT."""
+    run, given = tmp_path / "run", ["--data.text", str(data / "text.txt")]
+    assert encoder_only.main([*PACKED, *given, "--output", str(run)]) == 0
+    again = gone_on_with(run, tmp_path / "copy")
+    assert again["state_sha256"] == results(run)["state_sha256"]
+    [scores] = results(run)["scores"].values()
+    assert {"mlm_accuracy", "most_frequent_word"} <= set(scores)
+    assert command(["export", str(run), str(tmp_path / "folder")]) == 0
+    text = "the [MASK] dog"
+    found = [tj_load(path).fill_mask(text)[0] for path in (run, tmp_path / "folder")]
+    assert [one.text for one in found[0]] == [one.text for one in found[1]]
+    pairs = ["--masking.sentence-objective", "sop", "--output", str(tmp_path / "pairs")]
+    capfd.readouterr()
+    assert encoder_only.main([*PACKED, *given, *pairs]) == 2
+    assert "only none is possible in packed rows" in capfd.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",

@@ -48,6 +48,7 @@ EXPORTS = {
     "encoder": {
         "python-docs": None, "small": "BertForPreTraining", "modern": None,
         "bert-base": "BertForPreTraining", "bert-large": "BertForPreTraining",
+        "modernbert-small": "ModernBertForMaskedLM", "modernbert": "ModernBertForMaskedLM",
     },
     "encoder-task": {
         "classify": "BertForSequenceClassification", "pair": "BertForSequenceClassification",

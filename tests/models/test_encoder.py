@@ -27,9 +27,9 @@ from transformer_jax.models.config import (
 )
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.models.prepare import stack_blocks
-from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.models.presets import PRESETS, bert, modernbert
 from transformer_jax.models.transformer.layers import Positions
-from transformer_jax.models.transformer.models import Encoder
+from transformer_jax.models.transformer.models import Encoder, RowsOfTexts
 
 V, D, T = 20, 16, 8
 
@@ -63,6 +63,8 @@ VARIANTS["recurrent"] = change(
 VARIANTS["convolution"] = change(
     encoder_layers=1, mixer=MixerConfig("convolution", kernel_size=2 * T - 1)
 )
+# A global layer and a local one.
+VARIANTS["modernbert"] = modernbert(D, 2, 24, vocab_size=V, max_length=16, window=4)
 variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 # Every place has a token of its own, so that the rows of the table tell them apart.
@@ -185,6 +187,25 @@ def test_padding_may_stand_anywhere(config):
         # On the left, padding moves nothing: it does not count, or distances stay.
         alone = forward(config)(TOKENS[:1, 2:], jnp.array([6]), TYPES[:1, 2:])
         chex.assert_trees_all_close(run(given, real)[:1, 2:], alone, atol=1e-5)
+
+
+@variants
+@pytest.mark.quick("modernbert")
+def test_packed_texts_are_as_each_alone(config):
+    graph, params = parts(config)
+
+    @jax.jit
+    def run(tokens, segments, positions):
+        return nnx.merge(graph, params)(tokens, RowsOfTexts(segments, positions))
+
+    def alone(tokens):
+        n = tokens.shape[1]
+        row = jnp.pad(tokens, ((0, 0), (0, 14 - n)))
+        return forward(config)(row, jnp.full(1, n, jnp.int32), jnp.zeros((1, 14), jnp.int32))[:, :n]
+
+    texts = [np.array([7, 3, 9, 4, 5, 8]), np.array([4, 6]), np.array([3, 5, 4, 9, 8])]
+    laws.packing(run, alone, texts, length=14).require()
+    laws.packed_mates(run, texts, length=14).require()
 
 
 @variants

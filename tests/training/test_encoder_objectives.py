@@ -12,9 +12,17 @@ import pytest
 from flax import nnx
 
 from tests.drawing import compiled
+from transformer_jax.data.bert_pretraining import (
+    BertPretrainingPlan,
+    PackedPretrainingPlan,
+    PairBatch,
+)
+from transformer_jax.data.masking import MLMMasking
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.models.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.models.presets import bert
+from transformer_jax.models.presets import bert, modernbert
 from transformer_jax.training.objectives import (
     masked_lm,
     question_answering,
@@ -25,6 +33,37 @@ from transformer_jax.training.objectives import (
 )
 
 V, D, B, T, P = 20, 16, 4, 8, 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_packed_texts_have_the_loss_and_the_gradients_of_texts_alone(seed):
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 12, 40))])
+    documents = np.array([0, *np.sort(rng.choice(np.arange(1, 40), 16, replace=False)), 40])
+    ids = rng.integers(5, V, offsets[-1]).astype(np.int32)
+    store = SentenceStore(ids, offsets, documents, {})
+    masking = MLMMasking(mask=4, plain=np.arange(5, V), mlm_probability=0.3)
+    batching = Batching(96, required_batch_size_multiple=1, seed=seed)
+    texts = BertPretrainingPlan(
+        store, masking, (2, 3, 0), batching, length=24, sentence_objective="none"
+    )
+    plan = PackedPretrainingPlan(texts, batching, length=24)
+    config = modernbert(D, 2, 24, vocab_size=V, max_length=24, window=6)
+    graph, params = nnx.split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(seed)))
+    loss = masked_lm(sentence_objective="none")
+    run = jax.jit(jax.value_and_grad(lambda p, batch: loss(nnx.merge(graph, p), batch)["loss"][0]))
+    for step in range(plan.steps_per_epoch):
+        batch = plan.batch(step)
+        alone = texts.make(PairBatch(batch.texts[batch.texts >= 0], 24, batch.epoch))
+        made = {name: jnp.asarray(value) for name, value in plan.make(batch).items()}
+        other = {name: jnp.asarray(value) for name, value in alone.items()}
+        one, two = run(params, made), run(params, other)
+        chex.assert_trees_all_close(one, two, rtol=1e-4, atol=1e-4)
+        # What stands at padding is not read.
+        made["tokens"] = jnp.where(made["segments"] == 0, 7, made["tokens"])
+        chex.assert_trees_all_equal(run(params, made), one)
+
 
 BERT = dataclasses.replace(
     bert(D, 1, vocab_size=V, max_length=T, dropout=0.0), attention=AttentionConfig(num_heads=4)

@@ -3,18 +3,26 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.core.config_fields import Configuration, Range, Share
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data.language_model_plans import RowsPlan, pack, places_of
 from transformer_jax.data.masking import MLMMasking, mask_tokens
-from transformer_jax.data.plan import Batching, BatchShape, shuffled, uniform
+from transformer_jax.data.plan import Batching, BatchShape, rows_within, shuffled, uniform
 from transformer_jax.data.sentences import SentenceStore, SentenceTexts
 
-__all__ = ["BertPretrainingPlan", "MaskingConfig", "PairBatch", "SentenceObjective"]
+__all__ = [
+    "BertPretrainingPlan",
+    "MaskingConfig",
+    "PackedPretrainingPlan",
+    "PackedTexts",
+    "PairBatch",
+    "SentenceObjective",
+]
 
 SentenceObjective = Literal["nsp", "sop", "none"]
 
@@ -86,6 +94,7 @@ class BertPretrainingPlan:
     shapes: list[BatchShape]
     steps_per_epoch: int
     fingerprint: str
+    lengths: Int[np.ndarray, " texts"]  # tokens of each text, with special tokens
 
     def __init__(
         self,
@@ -128,12 +137,16 @@ class BertPretrainingPlan:
                 "masking.sentence_objective to sop or none"
             )
         self._masking, self._ids = masking, special
-        self._objective, self._seed, self._shuffle = sentence_objective, batching.seed, shuffle
+        self.sentence_objective, self._seed, self._shuffle = (
+            sentence_objective,
+            batching.seed,
+            shuffle,
+        )
         self._room = room = length - self._special
         limit = room if sentence_objective == "none" else room // 2
         self._texts = SentenceTexts.of(store, limit=limit, room=room)
-        lengths = self._natural(room) + self._special
-        self._plan = batching.plan(lengths, usual=8, shuffle=shuffle)
+        self.lengths = self._natural(room) + self._special
+        self._plan = batching.plan(self.lengths, usual=8, shuffle=shuffle)
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
         shares = masking.mask_replace_prob, masking.random_replace_prob
         said = (
@@ -149,6 +162,17 @@ class BertPretrainingPlan:
 
     def __len__(self) -> int:
         return len(self._texts)
+
+    @property
+    def pad(self) -> int:
+        """The id of padding."""
+        return self._ids[2]
+
+    def most_masked(self, T: int) -> Int[np.ndarray, " texts"]:
+        """Returns the largest number of masked tokens of each text in rows of ``T`` tokens."""
+        plain = self.lengths - self._special
+        share = np.rint(self._masking.mlm_probability * plain)
+        return np.clip(share, 1, self._masking.room(T)).astype(np.int64)
 
     @property
     def non_padding_fraction(self) -> float:
@@ -198,7 +222,7 @@ class BertPretrainingPlan:
                 allowed[row, start:at] = True
                 types[row, start : at + 1] = number
             lengths[row] = at + 1
-            if self._objective != "none":
+            if self.sentence_objective != "none":
                 next_sentence[row] = labels[text]
         # The unknown token cannot be predicted.
         allowed &= np.isin(tokens, self._masking.plain)
@@ -208,6 +232,10 @@ class BertPretrainingPlan:
             "lengths": lengths,
             "next_sentence_label": next_sentence,
         }
+
+    def arrays(self, step: int) -> dict[str, np.ndarray]:
+        """Returns the arrays of batch ``step``."""
+        return self.make(self.batch(step))
 
     def _epoch_labels(self, epoch: int) -> np.ndarray:
         # One assignment of one tuple, so that threads never see an epoch without its labels.
@@ -220,10 +248,10 @@ class BertPretrainingPlan:
         """1 for the texts, half of them, whose second part is not the next one."""
         count = len(self)
         labels = np.zeros(count, np.int32)
-        if self._objective == "none":
+        if self.sentence_objective == "none":
             return labels
         order = shuffled(count, self._seed, _LABELS + epoch)
-        if self._objective == "nsp":
+        if self.sentence_objective == "nsp":
             single = np.diff(self._texts.texts)[order] == 1
             order = np.concatenate([order[single], order[~single]])
             labels[order[: max(count // 2, int(single.sum()))]] = 1
@@ -234,8 +262,8 @@ class BertPretrainingPlan:
     def _natural(self, room: int) -> np.ndarray:
         """The length of each text, including a second part for those that need one."""
         sizes = self._texts.lengths
-        if self._objective != "nsp":
-            return np.asarray(np.maximum(sizes, 1 if self._objective == "none" else 2))
+        if self.sentence_objective != "nsp":
+            return np.asarray(np.maximum(sizes, 1 if self.sentence_objective == "none" else 2))
         return np.where(np.diff(self._texts.texts) == 1, np.minimum(2 * sizes, room), sizes)
 
     def _parts(self, text: int, epoch: int, changed: bool, room: int) -> Sequence[np.ndarray]:
@@ -243,18 +271,18 @@ class BertPretrainingPlan:
         span = self._texts.span
         start, stop = map(int, self._texts.texts[text : text + 2])
         ids = span(start, stop)
-        if self._objective == "none":
+        if self.sentence_objective == "none":
             return [ids]
         draw, other = uniform(2 * text + np.arange(2), self._seed, _DRAWS + epoch)
         if stop - start > 1:
             cut = start + 1 + int(draw * (stop - start - 1))
             parts = [span(start, cut), span(cut, stop)]
-        elif self._objective == "sop" and len(ids) > 1:
+        elif self.sentence_objective == "sop" and len(ids) > 1:
             at = 1 + int(draw * (len(ids) - 1))
             parts = [ids[:at], ids[at:]]
         else:
             parts = [ids, ids]
-        if self._objective == "sop":
+        if self.sentence_objective == "sop":
             return parts[::-1] if changed else parts
         return [parts[0], self._foreign(start, other, room - len(parts[0]))] if changed else parts
 
@@ -271,3 +299,121 @@ class BertPretrainingPlan:
             size += int(units[stop, 1])
             stop += 1
         return self._texts.span(start, max(stop, start + 1))[:room]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedTexts:
+    """The texts of each row of a batch, -1 for none, and the epoch of their masks."""
+
+    texts: Int[np.ndarray, "B N"]
+    epoch: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def select(self, rows: Int[np.ndarray, " b"]) -> "PackedTexts":
+        """Selects rows, such as the rows of one process."""
+        return PackedTexts(self.texts[rows], self.epoch)
+
+
+class PackedPretrainingPlan(RowsPlan[PackedTexts]):
+    """The texts of a :class:`BertPretrainingPlan` packed into rows, where they do not attend.
+
+    A row holds several texts, and almost no padding (Warner et al. 2024, section 2.2, where rows
+    are one sequence). Each text is masked like in a row of its own: its masks, and so its loss, do
+    not depend on the texts around it. Packing happens once, best fit decreasing as in
+    ``PackingPlan``; the order of rows is reshuffled for every epoch.
+    """
+
+    def __init__(
+        self, texts: BertPretrainingPlan, batching: Batching, *, length: int, shuffle: bool = True
+    ):
+        """Makes a plan for texts.
+
+        Args:
+            texts: The texts, without sentence pairs.
+            batching: Sizes of batches; rows have ``length`` tokens, rounded up to its multiple.
+            length: Longest text in tokens.
+            shuffle: False keeps the order of rows and makes the same choices in every epoch.
+
+        Raises:
+            ConfigError: There are sentence pairs, or the budget has no room for enough rows.
+        """
+        if texts.sentence_objective != "none":
+            raise ConfigError(
+                f"masking.sentence_objective is {texts.sentence_objective}: with training.layout "
+                f"packed it is none, since a pair is told from the first token of a row"
+            )
+        multiple = batching.pad_to_multiple_of or 1
+        T = -(-length // multiple) * multiple
+        rows = rows_within(batching.max_tokens, T, batching.required_batch_size_multiple)
+        self._texts = texts
+        self._in_rows, self._offsets = pack(texts.lengths, T, batching.seed)
+        super().__init__(len(self._offsets) - 1, T, rows, batching.seed, shuffle)
+        masked = np.add.reduceat(texts.most_masked(T)[self._in_rows], self._offsets[:-1])
+        self._room = -(-int(masked.max()) // 8) * 8
+        said = ("packed", texts.fingerprint, rows, T, shuffle)
+        self.fingerprint = hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+
+    def make(self, batch: PackedTexts) -> dict[str, np.ndarray]:
+        """Returns the arrays of one batch.
+
+        Returns:
+            Those of :meth:`BertPretrainingPlan.make`, with ``segments`` and ``positions`` int32
+            ``[B T]``: the text of each token from 1 on, 0 for padding, and its place in the text.
+        """
+        (B, T), P = (len(batch), self.shapes[0].T), self._room
+        row, column = np.nonzero(batch.texts >= 0)
+        made = self._texts.make(PairBatch(batch.texts[row, column], T, batch.epoch))
+        lengths, real = made["lengths"], np.arange(T) < made["lengths"][:, None]
+        starts = _within_rows(row, lengths)
+        text, place = np.nonzero(real)
+        spread = _Spread((B, T), row[text], starts[text] + place)
+        masked, nth = np.nonzero(made["weights"])
+        counts = np.bincount(masked, minlength=len(row))
+        chosen = _Spread((B, P), row[masked], _within_rows(row, counts)[masked] + nth)
+        totals = np.bincount(row, lengths, minlength=B).astype(np.int32)
+        return {
+            "tokens": spread(made["tokens"][real], fill=self._texts.pad),
+            "types": np.zeros((B, T), np.int32),
+            "lengths": totals,
+            "segments": spread(column[text] + 1),
+            "positions": spread(place),
+            "masked_positions": chosen(starts[masked] + made["masked_positions"][masked, nth]),
+            "targets": chosen(made["targets"][masked, nth]),
+            "weights": chosen(made["weights"][masked, nth], dtype=np.float32),
+            "next_sentence_label": np.full(B, -1, np.int32),
+        }
+
+    def arrays(self, step: int) -> dict[str, np.ndarray]:
+        """Returns the arrays of batch ``step``."""
+        return self.make(self.batch(step))
+
+    def _weight(self) -> int:
+        return int(self._texts.lengths.sum())
+
+    def _rows(self, indices: np.ndarray, epoch: int) -> PackedTexts:
+        places, valid = places_of(self._offsets, indices)
+        return PackedTexts(
+            np.where(valid, self._in_rows[places], -1), epoch if self._shuffle else 0
+        )
+
+
+def _within_rows(row: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns where each part begins in its row; parts are in the order of rows."""
+    before = np.cumsum(sizes) - sizes
+    within: np.ndarray = before - before[np.searchsorted(row, row)]
+    return within
+
+
+class _Spread(NamedTuple):
+    """Arrays of a shape with values at some rows and columns."""
+
+    shape: tuple[int, int]
+    row: np.ndarray
+    column: np.ndarray
+
+    def __call__(self, values: np.ndarray, *, fill: int = 0, dtype: type = np.int32) -> np.ndarray:
+        found: np.ndarray = np.full(self.shape, fill, dtype)
+        found[self.row, self.column] = values
+        return found

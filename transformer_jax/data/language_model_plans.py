@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -15,7 +15,17 @@ from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.data.plan import BatchShape, shuffled
 from transformer_jax.data.store import TokenStore
 
-__all__ = ["ContiguousPlan", "PackingPlan", "RowBatch", "make_rows"]
+__all__ = [
+    "ContiguousPlan",
+    "PackingPlan",
+    "RowBatch",
+    "RowsPlan",
+    "make_rows",
+    "pack",
+    "places_of",
+]
+
+Rows = TypeVar("Rows")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +62,7 @@ class RowBatch:
         return self.begins, self.lengths, self.context_only, self.starts_document
 
 
-class _Plan(abc.ABC):
+class RowsPlan(abc.ABC, Generic[Rows]):
     """Rows of equal length, ``rows`` at a time, reshuffled for every epoch."""
 
     shapes: list[BatchShape]
@@ -78,7 +88,7 @@ class _Plan(abc.ABC):
         rows, _, length = self.shapes[0]
         return self._weight() / (self.steps_per_epoch * rows * length)
 
-    def batch(self, step: int) -> RowBatch:
+    def batch(self, step: int) -> Rows:
         """The rows of batch ``step``, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
         # One assignment of one tuple, so that threads never see an epoch with another one's order.
@@ -91,7 +101,7 @@ class _Plan(abc.ABC):
         indices[: len(chosen)] = chosen
         return self._rows(indices, epoch)
 
-    def padding(self, start: int = 0) -> list[RowBatch]:
+    def padding(self, start: int = 0) -> list[Rows]:
         """An empty batch of the only shape."""
         del start
         return [self.batch(0)]
@@ -106,11 +116,11 @@ class _Plan(abc.ABC):
         """Number of targets with weight in an epoch."""
 
     @abc.abstractmethod
-    def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
+    def _rows(self, indices: np.ndarray, epoch: int) -> Rows:
         """Returns the rows of an epoch by their indices."""
 
 
-class ContiguousPlan(_Plan):
+class ContiguousPlan(RowsPlan[RowBatch]):
     """Contiguous blocks of one stream of tokens, as in nanoGPT: targets are inputs shifted by one.
 
     With ``shuffle``, block i of an epoch reads ``length`` tokens from ``phase + i * length`` on and
@@ -192,7 +202,7 @@ class ContiguousPlan(_Plan):
         return RowBatch(indices, begins, lengths, skips, np.zeros_like(begins, bool), False)
 
 
-class PackingPlan(_Plan):
+class PackingPlan(RowsPlan[RowBatch]):
     """Documents packed into rows, several per row if they fit, which do not see each other.
 
     A document longer than a row is split into segments; each later segment has the token before it
@@ -233,10 +243,8 @@ class PackingPlan(_Plan):
         if not lengths.sum():
             raise DataError("there are no documents to pack")
         begins, sizes, fresh = _segments(lengths, length)
-        row = _best_fit(sizes, length, lambda count, size: shuffled(count, seed, 2 * size + 1))
-        order = np.argsort(row, kind="stable")
+        order, self._offsets = pack(sizes, length, seed)
         self._begins, self._sizes, self._fresh = begins[order], sizes[order], fresh[order]
-        self._offsets = np.concatenate([[0], np.cumsum(np.bincount(row))])
         super().__init__(len(self._offsets) - 1, length, rows, seed, shuffle)
         self._total = int(lengths.sum())
         self.fingerprint = _digest("packed", lengths.astype("<i8"), length, rows, seed, shuffle)
@@ -246,11 +254,7 @@ class PackingPlan(_Plan):
 
     def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
         del epoch  # packed once
-        known = np.maximum(indices, 0)
-        counts = np.where(indices < 0, 0, self._offsets[known + 1] - self._offsets[known])
-        columns = np.arange(counts.max())
-        valid = columns < counts[:, None]
-        places = np.where(valid, self._offsets[known][:, None] + columns, 0)
+        places, valid = places_of(self._offsets, indices)
         return RowBatch(
             indices,
             np.where(valid, self._begins[places], 0),
@@ -351,14 +355,45 @@ def _segments(
     return begins, sizes, within == 0
 
 
-def _best_fit(
-    sizes: Int[np.ndarray, " P"], limit: int, draw: Callable[[int, int], np.ndarray]
-) -> Int[np.ndarray, " P"]:
-    """Assigns segments to rows, longest first, each to the fullest row with room.
+def pack(
+    sizes: Int[np.ndarray, " P"], limit: int, seed: int
+) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " rows"]]:
+    """Packs segments into rows, longest first, each into the fullest row with room.
+
+    Args:
+        sizes: Number of tokens of each segment, at most ``limit``.
+        limit: Number of tokens of a row.
+        seed: Random seed of the order of segments of equal size.
+
+    Returns:
+        The segments in the order of rows, and the index in it of the first of each row, and the
+        end.
+
+    Example:
+        >>> pack(np.array([3, 8, 4, 5]), limit=8, seed=0)
+        (array([1, 0, 3, 2]), array([0, 1, 3, 4]))
+    """
+    row = _best_fit(sizes, limit, seed)
+    return np.argsort(row, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(row))])
+
+
+def places_of(
+    offsets: Int[np.ndarray, " rows"], indices: Int[np.ndarray, " B"]
+) -> tuple[Int[np.ndarray, "B P"], Bool[np.ndarray, "B P"]]:
+    """Returns the indices of the segments of some rows of :func:`pack`, and which there are."""
+    known = np.maximum(indices, 0)
+    counts = np.where(indices < 0, 0, offsets[known + 1] - offsets[known])
+    columns = np.arange(counts.max())
+    valid = columns < counts[:, None]
+    return np.where(valid, offsets[known][:, None] + columns, 0), valid
+
+
+def _best_fit(sizes: Int[np.ndarray, " P"], limit: int, seed: int) -> Int[np.ndarray, " P"]:
+    """Assigns segments to rows.
 
     Segments of equal size are interchangeable, and so are rows with equal room, so both move in
     groups: a row with room r takes r // size segments in turn, because it remains the fullest after
-    each. ``draw(count, size)`` orders the segments of a size.
+    each.
     """
     row = np.empty(len(sizes), np.int64)
     by_size = np.argsort(sizes, kind="stable")
@@ -375,7 +410,8 @@ def _best_fit(
 
     for size in range(limit, 0, -1):
         members = by_size[bounds[size] : bounds[size + 1]]
-        members = members[draw(len(members), size)] if len(members) else members
+        if len(members):
+            members = members[shuffled(len(members), seed, 2 * size + 1)]
         while len(members):
             at = bisect.bisect_left(rooms, size)
             if at < len(rooms):

@@ -134,6 +134,8 @@ def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
         found |= {"decoder_start_token_id": tokenizer.bos, "bos_token_id": _begin(tokenizer)}
         first = tokenizer.target_prefix_ids
         return found | ({"forced_bos_token_id": first[0]} if first else {})
+    if kind in _FRAMED:
+        return found | {"cls_token_id": tokenizer.bos, "sep_token_id": eos}
     decoder = kind in ("decoder", "decoder-task")
     return found | ({"bos_token_id": tokenizer.bos} if decoder else {})
 
@@ -200,6 +202,10 @@ def with_post_processor(tokenizer: Tokenizer, model: Model, texts: TextForm) -> 
     fields = json.loads(tokenizer.text)
     template = {"type": "TemplateProcessing", "single": single, "pair": pair,
                 "special_tokens": special}  # fmt: skip
+    # Texts are encoded without the blank before a mask, which some vocabularies have a token for.
+    if tokenizer.mask is not None and tokenizer.encode("a ") != tokenizer.encode("a"):
+        for added in fields["added_tokens"]:
+            added["lstrip"] |= added["id"] == tokenizer.mask
     others = _without_templates(fields.get("post_processor"))
     fields["post_processor"] = (
         {"type": "Sequence", "processors": [*others, template]} if others else template

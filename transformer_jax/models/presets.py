@@ -11,13 +11,14 @@ from transformer_jax.models.config import (
     FeedForwardConfig,
     HeadConfig,
     ImageConfig,
+    LabelConfig,
     NormConfig,
     PositionConfig,
     ScoreConfig,
     TransformerConfig,
 )
 
-__all__ = ["PRESETS", "Presets", "bert", "vit"]
+__all__ = ["PRESETS", "Presets", "bert", "modernbert", "vit"]
 
 Preset = TypeVar("Preset")
 
@@ -97,6 +98,52 @@ def bert(
         feed_forward=FeedForwardConfig(d_ff=4 * d_model, activation="gelu"),
         norm=NormConfig(eps=1e-12, residual_dropout=dropout),
         head=HeadConfig(bias=True, mlm_transform=True, pooler=True),
+    )
+
+
+def modernbert(
+    d_model: int,
+    num_layers: int,
+    d_ff: int,
+    *,
+    vocab_size: int = 50_368,
+    max_length: int = 8192,
+    window: int = 128,
+) -> TransformerConfig:
+    """ModernBERT of any size: head size 64, global attention in the first of every three layers.
+
+    Warner et al. 2024, table 4.
+
+    Args:
+        d_model: Width of the model.
+        num_layers: Number of layers.
+        d_ff: Feed-forward size; of units and gates each.
+        vocab_size: Size of the vocabulary.
+        max_length: Longest text.
+        window: Tokens that local layers see, on both sides together.
+
+    Example:
+        >>> modernbert(768, 22, 1152) == PRESETS["modernbert_base"]
+        True
+    """
+    return TransformerConfig(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        encoder_layers=num_layers,
+        decoder_layers=0,
+        embedding=EmbeddingConfig(scale=1.0, layernorm_embedding=True, dropout=0.0),
+        positions=PositionConfig(
+            kind="rope", max_length=max_length, rope_theta=160_000.0, rope_local_theta=10_000.0
+        ),
+        attention=AttentionConfig(num_heads=max(1, d_model // 64), bias=False, out_bias=False),
+        scores=ScoreConfig(
+            sliding_window=window // 2 + 1,
+            sliding_window_layers=tuple(i for i in range(num_layers) if i % 3),
+        ),
+        feed_forward=FeedForwardConfig(d_ff=d_ff, activation="gelu", gated=True, bias=False),
+        norm=NormConfig(placement="pre", first=False, bias=False, residual_dropout=0.0),
+        head=HeadConfig(bias=True, mlm_transform=True, mlm_transform_bias=False),
+        labels=LabelConfig(transform=True),
     )
 
 
@@ -183,6 +230,9 @@ PRESETS: Presets[TransformerConfig] = Presets(
         "bert_medium": bert(d_model=512, num_layers=8),
         "bert_base": bert(d_model=768, num_layers=12),
         "bert_large": bert(d_model=1024, num_layers=24),
+        # Warner et al. 2024: 149.0 and 394.8 M parameters.
+        "modernbert_base": modernbert(d_model=768, num_layers=22, d_ff=1152),
+        "modernbert_large": modernbert(d_model=1024, num_layers=28, d_ff=2624),
         # Dosovitskiy et al. 2021 and, tiny and small, Touvron et al. 2021; with 1,000 classes 5.7,
         # 22.1, 86.6 and 304.3 M parameters.
         "vit_tiny": vit(d_model=192, num_layers=12),

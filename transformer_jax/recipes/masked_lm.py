@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from transformer_jax.data.bert_pretraining import MaskingConfig, SentenceObjecti
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.inference.facts import ENCODERS
 from transformer_jax.models.config import TransformerConfig
-from transformer_jax.models.presets import PRESETS, bert
+from transformer_jax.models.presets import PRESETS, bert, modernbert
 from transformer_jax.recipes.publishing import publication_of, with_heads
 from transformer_jax.recipes.read_flags import FieldFlag, with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
@@ -27,7 +27,7 @@ from transformer_jax.training.settings import LoopConfig, OptimizerConfig, Sched
 if TYPE_CHECKING:
     from flax import nnx
 
-    from transformer_jax.data.bert_pretraining import BertPretrainingPlan
+    from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PackedPretrainingPlan
     from transformer_jax.data.documents import TextSplits
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
@@ -41,6 +41,15 @@ __all__ = ["MaskedLM", "PretrainRun"]
 
 
 @dataclasses.dataclass(frozen=True)
+class MaskedRows(LengthBatches):
+    """Training settings: duration, tokens per batch, seed."""
+
+    # padded: one text per row, in batches of similar lengths. packed: several per row of
+    # sequence_length tokens, without attention between them.
+    layout: Literal["padded", "packed"] = "padded"
+
+
+@dataclasses.dataclass(frozen=True)
 class PretrainRun(Cached, RunConfig):
     """One pre-training run of an encoder."""
 
@@ -48,7 +57,7 @@ class PretrainRun(Cached, RunConfig):
     data: TextData = TextData(read=TextOptions(documents="blank"))
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
     masking: MaskingConfig = MaskingConfig()
-    training: LengthBatches = LengthBatches()
+    training: MaskedRows = MaskedRows()
     evaluation: TextEvaluation = TextEvaluation()
 
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
@@ -97,6 +106,11 @@ class MaskedLM(Recipe[PretrainRun, "TextSplits"]):
             run = start.adapt(run, given, _with_heads_of(start, objective))
             run = _with_objective(run, objective)
         run = validated(run, start, given)
+        if run.training.layout == "packed" and run.masking.sentence_objective != "none":
+            raise ConfigError(
+                f"training.layout is packed, and masking.sentence_objective "
+                f"{run.masking.sentence_objective}: only none is possible in packed rows"
+            )
         data = self.data(run)
 
         def checked(run: PretrainRun, tokenizer: "Tokenizer") -> PretrainRun:
@@ -123,6 +137,7 @@ class MaskedLM(Recipe[PretrainRun, "TextSplits"]):
             masking=run.masking,
             batching=run.training.batching,
             length=run.training.sequence_length,
+            layout=run.training.layout,
             cache=token_cache(run, directory),
         )
         tested = lambda model, step: {"scores": score(run, directory, data, tokenizer, model)}
@@ -161,6 +176,8 @@ class MaskedLM(Recipe[PretrainRun, "TextSplits"]):
             "targets": array(masked),
             "weights": array(masked, dtype=jnp.float32),
         }
+        if run.training.layout == "packed":
+            shapes |= {"segments": array(length), "positions": array(length)}
         pairs = masking.sentence_objective
         of = lambda accuracy: masked_lm(accuracy=accuracy, sentence_objective=pairs)
         model = fresh_model("encoder", run.model, next_sentence=pairs != "none")
@@ -250,9 +267,10 @@ def score(
     for name, text in texts.scored.items():
         plan = pretraining_plan(
             build_sentence_store(text, tokenizer, cache), tokenizer, masking=run.masking,
-            batching=run.training.batching, length=run.training.sequence_length, shuffle=False,
+            batching=run.training.batching, length=run.training.sequence_length,
+            layout=run.training.layout, shuffle=False,
         )  # fmt: skip
-        batches = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
+        batches = (plan.arrays(step) for step in range(plan.steps_per_epoch))
         total = add_sums(sums(params, {}, batch) for batch in batches)
         scores[name] = {what: value / max(weight, 1.0) for what, (value, weight) in total.items()}
         guess = _guesses(trained.ids, plan, run.model.vocab_size)
@@ -261,7 +279,9 @@ def score(
     return scores
 
 
-def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[float, float]:
+def _guesses(
+    ids: np.ndarray, plan: "BertPretrainingPlan | PackedPretrainingPlan", vocab: int
+) -> tuple[float, float]:
     """Returns the accuracy of the most frequent training token and the loss of a unigram model."""
     counts = np.zeros(vocab, np.int64)
     for start in range(0, len(ids), 1 << 24):
@@ -270,7 +290,7 @@ def _guesses(ids: np.ndarray, plan: "BertPretrainingPlan", vocab: int) -> tuple[
     logs = np.log((counts + 1) / (counts.sum() + vocab))
     hits = loss = total = 0.0
     for step in range(plan.steps_per_epoch):
-        batch = plan.make(plan.batch(step))
+        batch = plan.arrays(step)
         targets, weights = batch["targets"], batch["weights"]
         hits += float(((targets == first) * weights).sum())
         loss -= float((logs[targets] * weights).sum())
@@ -293,14 +313,20 @@ def _table(scores: dict[str, dict[str, float]], pairs: str) -> str:
     return aligned(rows)
 
 
-def _adamw(peak: float, warmup: int | float | None, final: float = 0.0) -> OptimizerConfig:
+# A share of the masked tokens as in ModernBERT, without a second objective.
+_THIRD = MaskingConfig(mlm_probability=0.3, sentence_objective="none")
+
+
+def _adamw(
+    peak: float, schedule: ScheduleConfig = ScheduleConfig("cosine", 10_000), decay: float = 0.01
+) -> OptimizerConfig:
     return OptimizerConfig(
         name="adamw",
         learning_rate=peak,
         beta2=0.98,
         eps=1e-6,
-        weight_decay=0.01,
-        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=final),
+        weight_decay=decay,
+        schedule=schedule,
     )
 
 
@@ -334,7 +360,7 @@ _NAMED: dict[str, tuple[str, Callable[[], PretrainRun]]] = {
             data=TextData(corpus="python-library", read=TextOptions(documents="blank")),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=4000),
             optimizer=_muon(5e-3, 100),
-            training=LengthBatches(steps=2200, max_tokens=2048, sequence_length=64, num_buckets=2),
+            training=MaskedRows(steps=2200, max_tokens=2048, sequence_length=64, num_buckets=2),
             loop=LoopConfig(evaluate_every=500, checkpoint_every=1000),
             evaluation=TextEvaluation(characters=100_000),
         ),
@@ -344,10 +370,8 @@ _NAMED: dict[str, tuple[str, Callable[[], PretrainRun]]] = {
         lambda: PretrainRun(
             model=bert(256, 4),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
-            optimizer=dataclasses.replace(
-                _adamw(1e-3, None), schedule=ScheduleConfig("linear", warmup_steps=None)
-            ),
-            training=LengthBatches(epochs=None),
+            optimizer=_adamw(1e-3, ScheduleConfig("linear", warmup_steps=None)),
+            training=MaskedRows(epochs=None),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         ),
     ),
@@ -357,8 +381,38 @@ _NAMED: dict[str, tuple[str, Callable[[], PretrainRun]]] = {
             model=_small(256, 4, length=512),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
             optimizer=_muon(8e-3, None),
-            training=LengthBatches(epochs=None),
+            training=MaskedRows(epochs=None),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "modernbert-small": (
+        "ModernBERT for your own text on a CPU: width 256, 4 layers, up to 5.7 M parameters.",
+        lambda: PretrainRun(
+            model=modernbert(256, 4, 384, max_length=1024, window=64),
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=None),
+            masking=_THIRD,
+            optimizer=_muon(8e-3, None),
+            training=MaskedRows(epochs=None, layout="packed", sequence_length=256),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "modernbert": (
+        "ModernBERT base (Warner et al. 2024): 149 M parameters, packed rows of 1,024 tokens.",
+        lambda: PretrainRun(
+            model=PRESETS["modernbert_base"],
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_368),
+            masking=_THIRD,
+            # Of a batch, 144 rows at a time; the paper's learning rate falls in a last phase.
+            optimizer=_adamw(8e-4, ScheduleConfig("constant", warmup_steps=640), decay=1e-5),
+            training=MaskedRows(
+                steps=365_000,
+                max_tokens=4608 * 1024,
+                gradient_accumulation_steps=32,
+                required_batch_size_multiple=32,
+                sequence_length=1024,
+                layout="packed",
+            ),
+            loop=LoopConfig(keep_last=5),
         ),
     ),
     "bert-base": (
@@ -366,8 +420,8 @@ _NAMED: dict[str, tuple[str, Callable[[], PretrainRun]]] = {
         lambda: PretrainRun(
             model=without_attention_dropout(PRESETS["bert_base"]),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
-            optimizer=_adamw(1e-4, 10_000),
-            training=LengthBatches(steps=1_000_000, max_tokens=131_072, sequence_length=512),
+            optimizer=_adamw(1e-4),
+            training=MaskedRows(steps=1_000_000, max_tokens=131_072, sequence_length=512),
             loop=LoopConfig(keep_last=5),
         ),
     ),
@@ -376,8 +430,8 @@ _NAMED: dict[str, tuple[str, Callable[[], PretrainRun]]] = {
         lambda: PretrainRun(
             model=without_attention_dropout(PRESETS["bert_large"]),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
-            optimizer=_adamw(1e-4, 10_000),
-            training=LengthBatches(steps=1_000_000, max_tokens=131_072, sequence_length=512),
+            optimizer=_adamw(1e-4),
+            training=MaskedRows(steps=1_000_000, max_tokens=131_072, sequence_length=512),
             loop=LoopConfig(keep_last=5),
         ),
     ),

@@ -23,6 +23,7 @@ from transformer_jax.functional.mixup import mix_images
 from transformer_jax.functional.partitioning import constrain
 from transformer_jax.models.protocol import ArrayModel, Scorer
 from transformer_jax.models.sentence_encoder import unit_vectors
+from transformer_jax.models.transformer.models import RowsOfTexts
 from transformer_jax.training.micro_batches import Compared
 from transformer_jax.training.step import Batch, Objective, Sums
 
@@ -173,13 +174,20 @@ def masked_lm(
     Returns:
         ``objective(model, batch, key)``. The batch has the inputs of :func:`encoder_inputs`,
         ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
-        (``BertPretrainingPlan.make``). Sums besides ``loss``: ``mlm_loss``, and for pairs
-        ``nsp_loss`` and ``nsp_accuracy`` (or ``sop_``).
+        (``BertPretrainingPlan.make``); packed rows also have ``segments`` and ``positions``. Sums
+        besides ``loss``: ``mlm_loss``, and for pairs ``nsp_loss`` and ``nsp_accuracy`` (or
+        ``sop_``).
     """
 
     def objective(model: "EncoderForMaskedLM", batch: Batch, key: Array | None = None) -> Sums:
         targets, weights = jnp.asarray(batch["targets"]), jnp.asarray(batch["weights"])
-        hidden = model(*encoder_inputs(batch), key=key)
+        tokens, lengths, types = encoder_inputs(batch)
+        rows = (
+            lengths
+            if "segments" not in batch
+            else RowsOfTexts(jnp.asarray(batch["segments"]), jnp.asarray(batch["positions"]))
+        )
+        hidden = model(tokens, rows, types, key=key)
         positions = jnp.asarray(batch["masked_positions"])
         vectors = model.mlm_transform(gather_positions(hidden, positions))
         sums: Sums = {}

@@ -10,6 +10,7 @@ Fields are named for the checkpoints: a parameter has the same path, such as
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from transformer_jax.core.errors import ConfigError, DataError
 from transformer_jax.functional.kernels.cross_entropy import STORAGE, LogitsStorage
 from transformer_jax.functional.layers import ACTIVATIONS
 from transformer_jax.functional.losses import OutputTable
-from transformer_jax.functional.masks import Mask, padding_mask
+from transformer_jax.functional.masks import Mask, padding_mask, segment_mask
 from transformer_jax.models.config import FeatureConfig, TransformerConfig
 from transformer_jax.models.layers.basic import Embed, Linear, TrainedRows, check_tokens
 from transformer_jax.models.layers.cache import Cache
@@ -42,6 +43,7 @@ __all__ = [
     "Encoder",
     "FeatureProjection",
     "Head",
+    "RowsOfTexts",
     "TransformerDecoder",
     "TransformerEncoder",
     "TransformerEncoderDecoder",
@@ -150,11 +152,18 @@ def output_table(
 # --- encoders: section 3.1 ------------------------------------------------------------------------
 
 
+class RowsOfTexts(NamedTuple):
+    """Rows of several texts, one after the other, which do not attend to each other."""
+
+    segments: Int[Array, "B T"]  # the text of each token, from 1 on; 0 is padding
+    positions: Int[Array, "B T"]  # its place in the text, from 0
+
+
 def encode(
     embedding: Embed | FeatureProjection,
     stack: Stack,
     tokens: Int[Array, "B T"] | Float[Array, "B T W"],
-    lengths: Int[Array, " B"] | Bool[Array, "B T"],
+    lengths: Int[Array, " B"] | Bool[Array, "B T"] | RowsOfTexts,
     segments: Int[Array, "B T"] | None = None,
     *,
     key: Key[Array, ""] | None = None,
@@ -167,17 +176,22 @@ def encode(
         embedding: The table of the tokens.
         stack: The encoder's blocks.
         tokens: Texts, or stacked frames of features.
-        lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are.
+        lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are; or
+            the texts of rows that hold several.
         segments: Part of the pair that each token belongs to, 0 or 1; None is 0.
         key: Random key of dropout; None is no dropout.
         on_weights: Called with the weights of each block's self-attention.
         on_hidden: Called with the first block's input and each block's output.
     """
     x = embedding(tokens) * stack.config.embedding_scale
-    positions = stack.position_ids(tokens.shape[1], lengths)
+    positions: Int[Array, "#B T"] | None
+    if isinstance(lengths, RowsOfTexts):
+        mask, positions = segment_mask(lengths.segments, lengths.segments), lengths.positions
+    else:
+        mask, positions = padding_mask(lengths), stack.position_ids(tokens.shape[1], lengths)
     return stack(
         x,
-        padding_mask(lengths),
+        mask,
         positions=positions,
         segments=segments,
         key=key,
@@ -213,7 +227,7 @@ class Encoder(Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"] | Bool[Array, "B T"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"] | RowsOfTexts,
         token_type_ids: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
@@ -224,7 +238,8 @@ class Encoder(Module):
 
         Args:
             tokens: The texts.
-            lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are.
+            lengths: Number of non-padding tokens in each row, or a mask of them, wherever they are;
+                or the texts of rows that hold several.
             token_type_ids: Part of the pair that each token belongs to, 0 or 1 (rows of the segment
                 table); None is 0.
             key: Random key of dropout; None is no dropout.

@@ -3,13 +3,17 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from transformer_jax.core.arguments import checked_arguments
 from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.bert_pretraining import BertPretrainingPlan, MaskingConfig, PairBatch
+from transformer_jax.data.bert_pretraining import (
+    BertPretrainingPlan,
+    MaskingConfig,
+    PackedPretrainingPlan,
+)
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.masking import MLMMasking
@@ -26,10 +30,13 @@ from transformer_jax.recipes.tasks.language_model_task import as_documents
 from transformer_jax.recipes.tasks.settings import TrainingLength
 from transformer_jax.runs.checkpoint_score import Metric
 from transformer_jax.training import objectives
+from transformer_jax.training.step import Batch
 from transformer_jax.training.task import Data, Task
 from transformer_jax.word_vectors.initialization import initial_embeddings
 
-__all__ = ["build_sentence_store", "masked_lm", "pretraining_plan"]
+__all__ = ["Layout", "build_sentence_store", "masked_lm", "pretraining_plan"]
+
+Layout = Literal["padded", "packed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +66,7 @@ def masked_lm(
     masking: MaskingConfig = MaskingConfig(),
     batching: Batching = Batching(num_buckets=4),
     length: Count = 128,
+    layout: Layout = "padded",
     cache: TokenCache = TokenCache(),
 ) -> Task:
     """Returns the task of BERT: masked tokens, and sentence pairs (Devlin et al. 2019).
@@ -72,11 +80,19 @@ def masked_lm(
         masking: Settings of masking, and the sentence-pair objective.
         batching: Batching of texts.
         length: Maximum length of a text in tokens, including special tokens.
+        layout: ``padded``: a text in each row, in batches of similar lengths; ``packed``: several
+            in each row of ``length`` tokens, which do not attend to each other (without pairs).
         cache: Folder for token ids.
     """
     splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
     plan_of = lambda store, shuffle: pretraining_plan(
-        store, tokenizer, masking=masking, batching=batching, length=length, shuffle=shuffle
+        store,
+        tokenizer,
+        masking=masking,
+        batching=batching,
+        length=length,
+        layout=layout,
+        shuffle=shuffle,
     )
     store = build_sentence_store(splits.train, tokenizer, cache)
     plan, valid = plan_of(store, True), {}
@@ -104,9 +120,9 @@ def masked_lm(
 
 
 def _batches(
-    plan: BertPretrainingPlan, store: SentenceStore
-) -> Callable[[PairBatch], dict[str, Any]]:
-    def make(items: PairBatch) -> dict[str, Any]:
+    plan: BertPretrainingPlan | PackedPretrainingPlan, store: SentenceStore
+) -> Callable[[Any], Batch]:
+    def make(items: Any) -> Batch:
         made = plan.make(items)
         release_pages(store.ids)  # else all of a long text would stay in memory
         return made
@@ -121,10 +137,11 @@ def pretraining_plan(
     masking: MaskingConfig,
     batching: Batching,
     length: int,
+    layout: Layout,
     shuffle: bool,
-) -> BertPretrainingPlan:
+) -> BertPretrainingPlan | PackedPretrainingPlan:
     """Returns the plan of masked texts from the sentences of ``store``."""
-    return BertPretrainingPlan(
+    plan = BertPretrainingPlan(
         store,
         MLMMasking.of(
             tokenizer,
@@ -139,6 +156,9 @@ def pretraining_plan(
         sentence_objective=masking.sentence_objective,
         shuffle=shuffle,
     )
+    if layout == "padded":
+        return plan
+    return PackedPretrainingPlan(plan, batching, length=length, shuffle=shuffle)
 
 
 def build_sentence_store(
