@@ -37,28 +37,6 @@ def loaded(folders):
     return model
 
 
-def form(value):
-    """Keys and nesting, without the values."""
-    if isinstance(value, dict):
-        return {name: form(part) for name, part in value.items()}
-    return [form(part) for part in value] if isinstance(value, list) else type(value)
-
-
-def check_equal(found, known):
-    """Compares all values; numbers to 1e-5."""
-    assert form(found) == form(known)
-    if isinstance(known, dict):
-        for name, value in known.items():
-            check_equal(found[name], value)
-    elif isinstance(known, list):
-        for one, value in zip(found, known, strict=True):
-            check_equal(one, value)
-    elif isinstance(known, float):
-        assert found == pytest.approx(known, rel=1e-5, abs=1e-5)
-    else:
-        assert found == known
-
-
 def compared(number, loaded, folders, monkeypatch):
     """Compares a call with its stored result."""
     monkeypatch.chdir(folders)
@@ -66,9 +44,9 @@ def compared(number, loaded, folders, monkeypatch):
     made = tj.pipeline(one["task"], loaded(one["folder"]), **one["made"])
     found = made(*one["args"], **one["options"])
     if pipelines.is_sampled(one):
-        assert form(found) == form(known)
+        assert pipelines.form(found) == pipelines.form(known)
     else:
-        check_equal(found, known)
+        pipelines.check_equal(found, known)
 
 
 NAMES = [f"{i} {one['task']}" for i, one in enumerate(pipelines.CALLS)]
@@ -189,8 +167,8 @@ def test_a_picture_in_memory_is_read_as_its_file(loaded, folders, monkeypatch):
                                                    {"max_new_tokens": 4}),
     ):  # fmt: skip
         made = tj.pipeline(task, loaded(name), **options)
-        check_equal(made(picture), made(pipelines.PICTURE))
-        check_equal(made([picture, pipelines.PICTURE]), made([pipelines.PICTURE] * 2))
+        pipelines.check_equal(made(picture), made(pipelines.PICTURE))
+        pipelines.check_equal(made([picture, pipelines.PICTURE]), made([pipelines.PICTURE] * 2))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ further ones for each argument. ``remake_pipelines.py`` stores what transformers
 """
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,25 @@ FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "pictures": ("vit", {"id2label": dict(zip("01234", "abcde", strict=True))}),
     "captions": ("vit_gpt2", {}),
 }
-BYTES, PIECES = ("masks", "stories", "summaries", "captions"), ("french", "prefixes")
+# Further families, which random calls use.
+_FIRST = {"0": "entailment", "1": "neutral", "2": "contradiction"}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "byte nli": ("roberta_cls", {"id2label": _FIRST}),
+    "byte ner": ("camembert_tag", {"id2label": _TAGS}),
+    "electra": ("electra_cls", {}),
+    "topics of a decoder": ("gpt2_multi", {}),
+    "camembert": ("camembert", {}),
+    "electra masks": ("electra_mlm", {}),
+    "mpnet": ("mpnet", {}),
+    "modernbert": ("modernbert", {"position_embedding_type": "rope"}),
+    "llama": ("llama", {}),
+    "qwen2": ("qwen2", {}),
+    "opt": ("opt", {}),
+}
+BYTES = ("masks", "stories", "summaries", "captions", "byte nli", "byte ner", "camembert", "mpnet",
+         "llama", "qwen2", "opt", "topics of a decoder")  # fmt: skip
+FRAMED = ("masks", "summaries", "byte nli", "byte ner", "camembert", "mpnet")  # <s> text </s>
+PIECES = ("french", "prefixes")
 PICTURE = "cat.png"
 
 
@@ -70,7 +89,7 @@ def write(name: str, folder: Path) -> Path:
     """Writes a folder, which transformers 4.57 reads too, with random weights."""
     from safetensors.numpy import save_file
 
-    layout, changes = FOLDERS[name]
+    layout, changes = (FOLDERS | FAMILIES)[name]
     folder.mkdir(parents=True, exist_ok=True)
     fields, tensors = _sized(layout, changes)
     if "id2label" in changes:
@@ -78,7 +97,7 @@ def write(name: str, folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(fields, indent=2))
     drawn = layouts.weights(layout, tensors)
     # Clear decisions, since random models are unsure about everything.
-    loud = {key: value * (3 if value.ndim == 2 else 1) for key, value in drawn.items()}
+    loud = {key: value * (2 if value.ndim == 2 else 1) for key, value in drawn.items()}
     save_file(loud, folder / "model.safetensors", {"format": "pt"})
     if "pixel" not in layout and name != "pictures":
         _write_tokenizer(name, folder)
@@ -163,9 +182,10 @@ def _bytes(name: str) -> Made:
     found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     found.decoder = decoders.ByteLevel()
     found.add_special_tokens([*special[:4], tokenizers.AddedToken("<mask>", lstrip=True)])
-    if name in ("masks", "summaries"):
+    if name in FRAMED:
         found.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), True, False)
-    return found, {"tokenizer_class": "PreTrainedTokenizerFast", **_roles()}
+    names = {"model_input_names": ["input_ids", "attention_mask"]}
+    return found, {"tokenizer_class": "PreTrainedTokenizerFast", **names, **_roles()}
 
 
 def _pieces(name: str) -> Made:
@@ -291,6 +311,145 @@ def _more() -> Iterator[dict[str, Any]]:
 
 
 CALLS = [*CHAPTER_1, *_more()]
+
+
+def _some(draw: random.Random, **values: Any) -> dict[str, Any]:
+    """Options, each with one of its values or absent."""
+    return {name: draw.choice(of) for name, of in values.items() if draw.random() < 0.4}
+
+
+def _text(draw: random.Random, words: int = 12) -> str:
+    pool = f"{LIFE} {HATE} {COURSE} {SYLVAIN} , ! é don't ( models )".split()
+    return " ".join(draw.choices(pool, k=draw.randint(1, words)))
+
+
+def _classify(draw: random.Random) -> dict[str, Any]:
+    folder = draw.choice(
+        ["sentiment", "nli", "topics", "byte nli", "electra", "topics of a decoder"]
+    )
+    given: Any = [_text(draw) for _ in range(draw.randint(1, 4))]
+    if folder in ("nli", "byte nli", "electra") and draw.random() < 0.4:
+        given = [{"text": one, "text_pair": _text(draw)} for one in given]
+    options = {"top_k": [None, 1, 2, 9], "return_all_scores": [True, False]}
+    activations = {"function_to_apply": ["softmax", "sigmoid", "none"]}
+    return call("text-classification", folder, draw.choice([given, given[0]]),
+                made=_some(draw, **options), **_some(draw, **options, **activations))  # fmt: skip
+
+
+def _zero_shot(draw: random.Random) -> dict[str, Any]:
+    labels: Any = draw.sample([*LABELS, "a course", "hate"], draw.randint(1, 4))
+    options = _some(draw, multi_label=[True, False], hypothesis_template=["It is {}.", "{}"])
+    given = [_text(draw, 30), _text(draw)][: draw.randint(1, 2)]
+    return call("zero-shot-classification", draw.choice(["nli", "byte nli"]),
+                draw.choice([given, given[0]]), draw.choice([labels, ", ".join(labels)]),
+                **options)  # fmt: skip
+
+
+def _tag(draw: random.Random) -> dict[str, Any]:
+    options = _some(
+        draw, ignore_labels=[["O"], [], ["O", "I-PER", "PER"]],
+        aggregation_strategy=["none", "simple", "first", "average", "max"],
+    )  # fmt: skip
+    grouped = _some(draw, grouped_entities=[True, False], ignore_subwords=[True, False])
+    given = [_text(draw, 25), _text(draw)]
+    return call("ner", draw.choice(["ner", "byte ner"]), draw.choice([given, given[0]]),
+                made=grouped if draw.random() < 0.3 else {}, **options)  # fmt: skip
+
+
+def _ask(draw: random.Random) -> dict[str, Any]:
+    options = _some(
+        draw, top_k=[1, 2, 5], max_answer_len=[1, 3, 40], handle_impossible_answer=[True, False],
+        align_to_words=[True, False],
+    )  # fmt: skip
+    if draw.random() < 0.4:
+        options |= {"max_seq_len": draw.choice([40, 50]), "doc_stride": draw.choice([0, 5, 10])}
+    return call("question-answering", "qa", question=_text(draw, 6), context=_text(draw, 60),
+                **options)  # fmt: skip
+
+
+def _fill(draw: random.Random) -> dict[str, Any]:
+    folder = draw.choice(["masks", "words", "camembert", "electra masks", "mpnet", "modernbert"])
+    mask = "<mask>" if folder in BYTES else "[MASK]"
+    texts = []
+    for _ in range(draw.randint(1, 2)):
+        words = _text(draw).split()
+        for _ in range(draw.choice([1, 1, 2])):
+            words.insert(draw.randint(0, len(words)), mask)
+        texts.append(" ".join(words))
+    options = _some(draw, top_k=[1, 3, 20], targets=[["the", "a"], "in"])
+    return call("fill-mask", folder, draw.choice([texts, texts[0]]), **options)
+
+
+def _features(draw: random.Random) -> dict[str, Any]:
+    folder = draw.choice(["words", "masks", "sentiment", "byte ner", "electra", "mpnet"])
+    return call("feature-extraction", folder, draw.choice([_text(draw), [_text(draw), "I"]]))
+
+
+_SEARCH = {
+    "num_beams": [1, 2, 4], "min_length": [3, 9], "length_penalty": [0.5, 2.0],
+    "early_stopping": [True, False, "never"], "repetition_penalty": [1.3],
+    "no_repeat_ngram_size": [1, 2], "suppress_tokens": [[20, 21]], "bad_words_ids": [[[22], [23]]],
+    "renormalize_logits": [True], "clean_up_tokenization_spaces": [True, False],
+}  # fmt: skip
+
+
+def _write(draw: random.Random) -> dict[str, Any]:
+    options = _some(draw, **_SEARCH) | {"max_new_tokens": draw.choice([5, 8])}
+    if options.get("num_beams", 1) > 1 and draw.random() < 0.5:
+        options["num_return_sequences"] = 2
+    if draw.random() < 0.4:
+        folder = draw.choice(["stories", "llama", "qwen2", "opt"])
+        options |= _some(draw, return_full_text=[True, False])
+        return call("text-generation", folder, _text(draw, 6), do_sample=False, **options)
+    tasks = ("translation", "summarization", "text2text-generation")
+    folder = draw.choice(["french", "summaries", "prefixes"])
+    given = [_text(draw, 8), _text(draw, 8)]
+    return call(draw.choice(tasks), folder, draw.choice([given, given[0]]), **options)
+
+
+def _look(draw: random.Random) -> dict[str, Any]:
+    given = draw.choice([PICTURE, [PICTURE, PICTURE]])
+    if draw.random() < 0.5:
+        options = _some(draw, top_k=[1, 9], function_to_apply=["none", "sigmoid", "softmax"])
+        return call("image-classification", "pictures", given, **options)
+    search = _some(draw, num_beams=[1, 3], length_penalty=[0.5], no_repeat_ngram_size=[1])
+    return call("image-to-text", "captions", given, max_new_tokens=draw.choice([4, 6]),
+                generate_kwargs=search)  # fmt: skip
+
+
+def random_calls(count: int, seed: str) -> list[dict[str, Any]]:
+    """Calls of random arguments."""
+    draw = random.Random(seed)
+    kinds = [_classify, _zero_shot, _tag, _ask, _fill, _features, _write, _look]
+    return [draw.choice(kinds)(draw) for _ in range(count)]
+
+
+# --- Comparison -----------------------------------------------------------------------------------
+
+
+def form(value: Any) -> Any:
+    """Keys and nesting, without the values."""
+    if isinstance(value, dict):
+        return {name: form(part) for name, part in value.items()}
+    return [form(part) for part in value] if isinstance(value, list) else type(value)
+
+
+def check_equal(found: Any, known: Any) -> None:
+    """Compares keys, nesting and all values; numbers to 1e-5."""
+    assert form(found) == form(known)
+    for one, value in zip(_leaves(found), _leaves(known), strict=True):
+        if isinstance(value, float):
+            assert abs(one - value) <= 1e-5 * max(1, abs(value)), (one, value)
+        else:
+            assert one == value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def is_sampled(one: dict[str, Any]) -> bool:

@@ -470,18 +470,32 @@ class TextClassificationPipeline(Pipeline):
         one = isinstance(inputs, str | Mapping)
         rows = list(map(_pair_of, [inputs] if one else several(inputs)))
         scores = self._scores(rows, given)
-        labels, found = self._labels(scores.shape[-1]), list[list[LabelScore]]()
-        ranks = given.get("top_k", 0)
-        if "top_k" in given:
-            found = [_ranked(labels, row)[:ranks] for row in scores]
-        elif given.get("return_all_scores"):
-            found = [_labeled(labels, row) for row in scores]
-        else:
-            best = [_ranked(labels, row)[0] for row in scores]
-            return best[0] if isinstance(inputs, Mapping) else best
-        # A text alone has a list around its labels unless the call itself has top_k.
+        labels, (ranks, is_list) = self._labels(scores.shape[-1]), self._ranks(options)
+        found: list[LabelScore | list[LabelScore]] = []
+        for row in scores:
+            every = _labeled(labels, row)
+            ranked = sorted(every, key=lambda label: label["score"], reverse=True)
+            if ranks == 1 and not is_list:
+                found.append(ranked[0])
+            else:
+                found.append(ranked[:ranks] if is_list else every)
+        # A text alone has a list around its result unless the call itself has top_k.
         nested = isinstance(inputs, str) and "top_k" not in options
         return found[0] if one and not nested else found
+
+    def _ranks(self, options: TextClassificationOptions) -> tuple[int | None, bool]:
+        """Returns the number of labels, and whether they are a ranking.
+
+        ``return_all_scores`` is an earlier form of ``top_k``, so the last of both counts.
+        """
+        ranks: int | None = 1
+        is_list = False
+        for given in (cast(TextClassificationOptions, self._given), options):
+            if "top_k" in given:
+                ranks, is_list = given["top_k"], True
+            elif given.get("return_all_scores") is not None:
+                ranks = None if given["return_all_scores"] else 1
+        return ranks, is_list
 
     def _scores(
         self, rows: list[tuple[str, str | None]], given: TextClassificationOptions
@@ -656,7 +670,7 @@ class TokenClassificationPipeline(Pipeline):
                 before. ``ignore_labels`` are left out, by default ``O``.
         """
         given, texts = self._merged(options), listed(inputs)
-        strategy, ignored = self._strategy(given), given.get("ignore_labels", ["O"])
+        strategy, ignored = self._strategy(options), given.get("ignore_labels", ["O"])
         with warn_of_texts(self.model._predictor.counts):
             rows = self.model._predictor.tokens(texts)
         found: list[list[TokenEntity] | list[EntityGroup]] = []
@@ -672,13 +686,16 @@ class TokenClassificationPipeline(Pipeline):
             found.append([one for one in groups if one["entity_group"] not in ignored])
         return found[0] if isinstance(inputs, str) else found
 
-    def _strategy(self, given: TokenClassificationOptions) -> Strategy:
-        grouped = given.get("grouped_entities"), given.get("ignore_subwords")
-        if grouped == (None, None):
-            return given.get("aggregation_strategy", "none")
-        if not grouped[0]:
-            return "none"
-        return "first" if grouped[1] else "simple"
+    def _strategy(self, options: TokenClassificationOptions) -> Strategy:
+        """Returns the strategy, of which ``grouped_entities`` is an earlier form."""
+        found: Strategy = "none"
+        for given in (cast(TokenClassificationOptions, self._given), options):
+            if {"grouped_entities", "ignore_subwords"} & given.keys():
+                grouped: Strategy = "first" if given.get("ignore_subwords") else "simple"
+                found = grouped if given.get("grouped_entities") else "none"
+            else:
+                found = given.get("aggregation_strategy", found)
+        return found
 
 
 def _pieces(text: str, tokens: TaggedTokens, tokenizer: "Tokenizer") -> Iterator[_PieceOfText]:

@@ -84,7 +84,7 @@ class ScoredWindow(NamedTuple):
 
     Attributes:
         spans: Character span in the context of each token, end excluded; -1 outside of the window.
-        words: Character span of the word of each token, in the same way.
+        words: Character span of the part in the window of each token's word, in the same way.
         logits: Outputs of the head for the start and the end of an answer.
     """
 
@@ -389,7 +389,11 @@ class TaskRunner:
         for numbers, scores in self._run(self.params, spans.examples):
             for row, number in enumerate(numbers.tolist()):
                 places = spans.row_spans(number)
+                inside = places[:, 0] >= 0
                 of_words = np.array([words[begin, end] for begin, end in places.tolist()])
+                if inside.any():
+                    seen = places[inside]
+                    of_words[inside] = of_words[inside].clip(seen.min(), seen.max())
                 logits = scores[row, : len(places)]
                 found[number] = ScoredWindow(original[places], original[of_words], logits)
         return [found[number] for number in sorted(found)]
