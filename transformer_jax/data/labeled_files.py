@@ -456,6 +456,8 @@ def _places(
         columns = " and ".join(f"column {column!r} is {times}" for _, column, times in wrong)
         options = " and ".join(option for option, *_ in wrong)
         hint = f"; columns are separated by {mark}s" if len(names) < len(fields) else ""
+        if mark == "comma" and any("\t" in name for name in names):
+            hint = "; the first line has tabs: give data.read.format tsv"
         raise DataError(
             f"{place}: {columns} in the header, which has {shown}: give {options}, a name or a "
             f"number from 1{hint}"
@@ -724,7 +726,8 @@ class _Layout:
         every = [_cells(line, tabs) for _, line in plain]
         if begin is not None:
             columns = list(zip(*(row[2:] for row in every if len(row) == width == 4), strict=True))
-            if tag is None and columns and all(map(marks_entities, columns)):
+            inner = bool(columns) and (marks_entities(columns[1]) or {*columns[1]} == {"O"})
+            if tag is None and inner and marks_entities(columns[0]):
                 place = 2
                 log(
                     f"{path}: columns 3 and 4 have entities, as in GermEval 2014: those of 3 are "

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -552,6 +553,12 @@ def _file_objects(file: str, flag: str, rows: RowErrors) -> Iterator[tuple[int, 
         yield from _objects_of_cells(file, format, flag, rows)
     else:
         for number, line in numbered_lines(file, flag, rows):
+            if number == 1 and (line.strip() == "[" or line.lstrip().startswith("[{")):
+                lines = pathlib.Path(file).with_suffix(".jsonl").name
+                raise DataError(
+                    f"{file}: one list of objects, and an object in each line is needed: "
+                    f"`jq -c '.[]' {shlex.quote(file)} > {shlex.quote(lines)}`"
+                )
             with rows:
                 yield number, JsonRow.parse(line, f"{file}:{number}") if line.strip() else None
 

@@ -1520,7 +1520,8 @@ class SpeechRecognitionPipeline(Pipeline):
                     f"{self.task}: {type(path).__name__}: the path of a .wav file is needed"
                 )
         settings = given.get("generate_kwargs", {})
-        texts = self.model(list(map(os.fspath, paths)), generation_config=None, **settings)
+        recordings = list(map(os.fspath, paths))
+        texts = self.model(recordings, rate=None, generation_config=None, **settings)
         found: list[Transcript] = [{"text": str(text)} for text in texts]
         return found if isinstance(inputs, list | tuple) else found[0]
 
