@@ -170,7 +170,7 @@ def _parquet(*rows: Mapping[str, object]) -> Callable[[Path], object]:
 
 
 def _clone(path: Path) -> None:
-    """A clone of a repository of the hub, with two splits."""
+    """Writes a clone of a repository of the hub, with two splits."""
     (path / "data").mkdir(parents=True)
     rows: list[dict[str, object]] = [{"sentence": "a joy", "label": "pos", "idx": 0}]
     for split in ("train", "validation"):
@@ -179,7 +179,7 @@ def _clone(path: Path) -> None:
 
 
 def _saved(path: Path) -> None:
-    """What ``DatasetDict.save_to_disk`` writes."""
+    """Writes a folder as ``DatasetDict.save_to_disk`` does."""
     names = {"label": {"names": ["World", "Sports"], "_type": "ClassLabel"}}
     write_saved(path / "train", [{"text": "A goal.", "label": 1}], names)
     (path / "dataset_dict.json").write_text('{"splits": ["train"]}')
