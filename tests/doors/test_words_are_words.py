@@ -267,7 +267,7 @@ ELSEWHERE = {
     "data/chat/render_process.py": "memory of a process",
     "evaluation/word_splitting.py": "letters of scripts; words as sacreBLEU's tokenizers part them",
     "evaluation/answers.py": "SQuAD's own script, which drops English articles",
-    "evaluation/output_scores.py": "tags with blanks between them, which the package joined",
+    "evaluation/output_scores.py": "tags and numbers that the package joined",
     "word_vectors/formats.py": "bytes: fields of a file of vectors",
 }
 

@@ -175,6 +175,25 @@ def test_the_table_of_evaluate_has_its_scores(task, found, tmp_path):
     assert len(told) >= 1 + (task != "regress")
 
 
+def test_what_score_prints_has_its_perplexity(tmp_path):
+    rows = ["line\tlog_prob\ttokens\tperplexity", "1\t-4.0000\t2\t7.3891", "2\t-6.0000\t3\t7.3891",
+            "corpus\t-10.0000\t5\t7.3891"]  # fmt: skip
+    (tmp_path / "a.tsv").write_text("\n".join(rows) + "\n")
+    read = read_outputs(tmp_path / "a.tsv")
+    metrics = task_metrics("language", [read.texts], read.references)
+    scores = {name: score for name, score, _ in score_outputs(*read[1:], metrics)}
+    assert scores == pytest.approx({"nats a line": 5.0, "perplexity": np.exp(2.0)})
+    (tmp_path / "b.tsv").write_text("line\ttext\n1\ta\n")
+    with pytest.raises(DataError, match="not the table that score prints"):
+        read_outputs(tmp_path / "b.tsv")
+
+
+def test_a_text_without_a_summary_has_no_score(tmp_path):
+    (tmp_path / "a.csv").write_text("source,reference,predicted\na,b,c\nd,,e\n")
+    assert read_outputs(tmp_path / "a.csv", task="summarize").texts == ["c"]
+    assert read_outputs(tmp_path / "a.csv").texts == ["c", "e"]
+
+
 def test_files_are_read_as_their_task_says(tmp_path):
     ours, true = write(tmp_path, ["yes", "no "], ["yes", "no "])
     read = read_outputs(ours, [true], "classify")

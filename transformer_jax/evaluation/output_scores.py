@@ -45,8 +45,9 @@ __all__ = [
 ]
 
 OutputTask = Literal[
-    "translate", "summarize", "transcribe", "caption", "classify", "regress", "tag", "answer"
-]
+    "translate", "summarize", "transcribe", "caption",
+    "classify", "regress", "tag", "answer", "language",
+]  # fmt: skip
 PairedMethod = Literal["bootstrap", "randomization"]
 
 # The references of each output, one or more.
@@ -128,7 +129,8 @@ def task_metrics(
 
     Args:
         task: The task.
-        systems: The outputs of each system: texts, or classes, numbers, tags between blanks.
+        systems: The outputs of each system: texts, or classes, numbers, tags between blanks, or a
+            log-probability with a number of tokens.
         references: The references of each output.
         tokenize: Word splitting of texts, a name of :data:`.Tokenize`; None is chosen by the
             script of the references.
@@ -148,6 +150,8 @@ def task_metrics(
         return _tag_metrics({tag for row in texts for tag in row.split()})
     if task == "answer":
         return _answer_metrics()
+    if task == "language":
+        return _language_metrics()
     words = choose_tokenize(texts) if tokenize is None else tokenize
     bleu = make_bleu(words, lowercase=lowercase)
     if task == "translate":
@@ -259,6 +263,18 @@ def _answer_metrics() -> list[Metric]:
         return rows
 
     return [OutputMetric("exact match", of(exact_match)), OutputMetric("F1", of(token_f1))]
+
+
+def _language_metrics() -> list[Metric]:
+    def rows(outputs: Sequence[str], references: References) -> list[list[float]]:
+        numbers = (map(float, one.split()) for one in outputs)
+        return [[-log_prob, tokens] for log_prob, tokens in numbers]
+
+    def lines(outputs: Sequence[str], references: References) -> list[list[float]]:
+        return _of_mean(nats for nats, _ in rows(outputs, references))
+
+    perplexity = lambda sums: math.exp(min(_share(sums[0], sums[1]), 700.0))
+    return [OutputMetric("nats a line", lines), OutputMetric("perplexity", rows, perplexity)]
 
 
 def _error_metrics(tokenize: str, lowercase: bool) -> list[Metric]:

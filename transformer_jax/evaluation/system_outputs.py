@@ -39,9 +39,10 @@ def read_outputs(
     """Reads outputs and their references.
 
     Without files of references, ``path`` is a table of predictions, as ``evaluate`` writes it with
-    ``--output predictions.csv``. Otherwise, files have a text, a class or a number in each line;
-    for ``tag``, words and tags in the formats of :func:`.read_tagged`; for ``answer``, the answers
-    may be a JSON object by the ids of a SQuAD file. Texts are compared as they stand.
+    ``--output predictions.csv``, or the log-probabilities that ``score`` prints. Otherwise, files
+    have a text, a class or a number in each line; for ``tag``, words and tags in the formats of
+    :func:`.read_tagged`; for ``answer``, the answers may be a JSON object by the ids of a SQuAD
+    file. Texts are compared as they stand.
 
     Args:
         path: The outputs.
@@ -53,8 +54,11 @@ def read_outputs(
         DataError: A file cannot be read, or files differ in length.
     """
     if not references:
-        return _predictions(path, task)
+        is_tsv = path.suffix.lower() == ".tsv"
+        return _log_probs(path) if is_tsv else _predictions(path, task)
     task = task or "translate"
+    if task == "language":
+        raise ConfigError("task language compares what score prints: leave the references out")
     if len(references) > 1 and task not in _SEVERAL:
         raise ConfigError(f"task {task} takes one file of references: there are {len(references)}")
     if task == "tag":
@@ -142,11 +146,31 @@ def _answers(path: Path, references: Sequence[Path]) -> SystemOutputs:
     return SystemOutputs("answer", texts, wanted)
 
 
+def _log_probs(path: Path) -> SystemOutputs:
+    """Reads log-probability and number of tokens of each line, which ``score`` prints."""
+    rows = ((number, cells) for number, cells in cell_rows(path, "tsv") if cells)
+    _, names = next(rows, (0, []))
+    if names[:3] != ["line", "log_prob", "tokens"]:
+        raise DataError(f"{path}: not the table that score prints: its first line differs")
+    texts, bad = list[str](), BadRows(str(path))
+    for number, cells in rows:
+        with bad:
+            for text in cells[1:3]:
+                _check("regress", text, f"{path}:{number}")
+            if cells[0] != "corpus":
+                texts.append(" ".join(cells[1:3]))
+    bad.check(len(texts))
+    if not texts:
+        raise DataError(f"{path}: no outputs: it is empty")
+    return SystemOutputs("language", texts, [[""]] * len(texts))
+
+
 def _predictions(path: Path, task: OutputTask | None) -> SystemOutputs:
     """Reads a table of predictions."""
     if path.suffix.lower() != ".csv":
         raise ConfigError(
-            f"{path}: no references: name their files, or give the predictions.csv of evaluate"
+            f"{path}: no references: name their files, or give the predictions.csv of evaluate, or "
+            f"the .tsv that score prints"
         )
     rows = ((number, cells) for number, cells in cell_rows(path, "csv") if cells)
     _, names = next(rows, (0, []))
@@ -171,6 +195,8 @@ def _predictions(path: Path, task: OutputTask | None) -> SystemOutputs:
             continue
         given = [cells[i] for i in wanted]
         given = [text for i, text in enumerate(given) if text or not i]
+        if task == "summarize" and given == [""]:
+            continue  # a text without a summary has no score
         group = [cells[i] for i in keys]
         if task == "tag" and groups[-1:] == [group]:
             found.texts[-1] += f" {cells[predicted]}"

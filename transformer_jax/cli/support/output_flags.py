@@ -10,6 +10,8 @@ from transformer_jax.evaluation.word_splitting import Tokenize, check_tokenize
 
 __all__ = ["OutputFlags", "signatures"]
 
+_FRACTIONS = ("classify", "regress", "tag", "answer", "language")  # scores of four decimals
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputFlags(Configuration, group="--"):
@@ -38,7 +40,7 @@ class OutputFlags(Configuration, group="--"):
 
     def figures(self, task: OutputTask, value: float) -> str:
         """Formats a score: of texts from 0 to 100, of other tasks from 0 to 1."""
-        return f"{value:.{4 if task in ('classify', 'regress', 'tag', 'answer') else 2}f}"
+        return f"{value:.{4 if task in _FRACTIONS else 2}f}"
 
 
 def signatures(rows: Iterable[tuple[str, str]]) -> str:
