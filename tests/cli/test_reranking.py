@@ -42,6 +42,11 @@ def test_the_nearest_lines_have_the_order_of_the_scores(tmp_path, search):
         ranked = model.rank(QUERY, [text for *_, text in near])
     wanted = [[f"{one.score:.4f}", *near[one.position]] for one in ranked]
     assert rows == wanted[:3]
+    file = tmp_path / "found.json"
+    assert search(folder, "--top", 3, "--candidates", 4, "--json", file)[1][1:] == rows
+    written = json.loads(file.read_text())
+    assert [[f"{one['score']:.4f}", f"{one['cosine']:.4f}", str(one["line"]), one["text"]]
+            for one in written] == rows  # fmt: skip
     assert sorted(float(row[0]) for row in rows) == [float(row[0]) for row in rows][::-1]
     assert [row[1:] for row in wanted] != near
     # Every line is a candidate by default.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.cli.output import note, note_unknown
+from transformer_jax.cli.output import check_file, note, note_unknown, write_json
 from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
-from transformer_jax.core.config_fields import Count
+from transformer_jax.core.config_fields import Count, OutputPath
 from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
 
@@ -54,9 +54,12 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
     candidates: Count | None = None
     """Number of nearest lines that the cross-encoder scores; None is 100, or --top if that is
     more."""
+    json: OutputPath | None = None
+    """Output file of the results, with all digits and with texts as they are."""
 
     def __call__(self) -> int:
         """Prints the most similar lines or pictures with their similarity, in descending order."""
+        check_file("--json", self.json, (".json",))
         from transformer_jax.cli.support.pictures import search_pictures
         from transformer_jax.inference.pretrained import read_facts
 
@@ -70,21 +73,23 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
     def search_lines(self, facts: "Facts") -> int:
         """Prints score, similarity, number and text of the best lines of the file."""
-        from transformer_jax.cli.support.input_lines import write
-
         scorer = self.scorer()
         name, found = self.nearest(facts, self.top if scorer is None else self.number_to_score())
         if scorer is None:
-            write(name, "line", "text")
-            for value, number, line in found:
-                write(f"{value:.4f}", str(number), line)
-            return 0
+            return self.show((name, "line", "text"), found)
         scores = _scores(scorer, str(self.query), [line for *_, line in found])
-        write("score", name, "line", "text")
-        order = sorted(range(len(found)), key=lambda i: -scores[i])
-        for i in order[: self.top]:
-            value, number, line = found[i]
-            write(f"{scores[i]:.4f}", f"{value:.4f}", str(number), line)
+        order = sorted(range(len(found)), key=lambda i: -scores[i])[: self.top]
+        return self.show(("score", name, "line", "text"), [(scores[i], *found[i]) for i in order])
+
+    def show(self, names: Sequence[str], rows: Sequence[Sequence[float | str]]) -> int:
+        """Prints rows below the names of their columns, and writes them as JSON if asked to."""
+        from transformer_jax.cli.support.input_lines import write
+
+        write(*names)
+        for row in rows:
+            write(*(f"{one:.4f}" if isinstance(one, float) else str(one) for one in row))
+        if self.json is not None:
+            write_json("--json", self.json, [dict(zip(names, row, strict=True)) for row in rows])
         return 0
 
     def scorer(self) -> "Facts | None":

@@ -39,7 +39,6 @@ def search_pictures(command: Any, facts: "Facts") -> int:
     """
     import numpy as np
 
-    from transformer_jax.cli.support.input_lines import write
     from transformer_jax.data.images.folders import find_pictures
     from transformer_jax.inference.image_texts import ImageTextPredictor
     from transformer_jax.inference.pretrained import Pretrained
@@ -62,10 +61,9 @@ def search_pictures(command: Any, facts: "Facts") -> int:
     predictor = ImageTextPredictor(Pretrained.load(facts))
     [paths] = readable_pictures(command, predictor.form.max_pixels, found)
     worth = predictor.embed_images(paths) @ predictor.embed_texts(query)
-    write("cosine", "picture")
-    for i in np.argsort(-worth, kind="stable")[: command.top].tolist():
-        write(f"{worth[i]:.4f}", paths[i])
-    return 0
+    order = np.argsort(-worth, kind="stable")[: command.top].tolist()
+    rows = [(float(worth[i]), paths[i]) for i in order]
+    return int(command.show(("cosine", "picture"), rows))
 
 
 def classify_pictures(command: Any, facts: "Facts") -> int:
