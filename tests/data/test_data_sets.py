@@ -170,6 +170,16 @@ def test_damaged_tables_are_refused_in_a_line(tmp_path, content, said, ending):
     assert "\n" not in str(refused.value)
 
 
+def test_a_text_that_is_no_utf_8_is_refused(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    raw = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": raw, "label": ["b"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read: 'utf-8' codec"):
+        read_labeled(str(tmp_path / "a.parquet"), "classify")
+
+
 def test_a_table_that_unpacks_out_of_proportion_is_refused(tmp_path):
     import pyarrow
     from pyarrow import parquet

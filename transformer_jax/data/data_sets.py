@@ -266,7 +266,7 @@ def columnar_rows(name: str, flag: str = "") -> Iterator[dict[str, object]]:
         raise DataError(
             f"{flag} {path}: no such file (looked from {Path.cwd()})".lstrip()
         ) from None
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         said = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
         raise DataError(f"{path}: cannot be read: {said}") from None
 

@@ -1,4 +1,4 @@
-"""Sentence pairs from a built-in corpus, aligned files, TSV, JSONL or TFDS."""
+"""Sentence pairs from a built-in corpus, aligned files, tables or TFDS."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ class Files:
 
     source: str | None = None  # text file, one sentence per line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    # Instead: one file with both sides, .tsv, .csv or .jsonl (or .gz); or de-en=FILE per pair.
+    # Instead: one file with both sides, .tsv, .csv, .jsonl (.gz), .parquet; or de-en=FILE per pair.
     pairs: str | tuple[str, ...] | None = None
 
 
@@ -99,7 +99,7 @@ class PairData(Configuration, group="data"):
     corpus: Literal["phrasebook", "babel"] | None = None
     source: str | None = None  # training text, one sentence per line (.gz is unpacked)
     target: str | None = None  # its translations, line by line
-    # One file with both sides, .tsv, .csv or .jsonl (or .gz). For several language pairs,
+    # One file with both sides, .tsv, .csv, .jsonl (.gz) or .parquet. For several language pairs,
     # de-en=FILE en-cs=FILE ..., with two aligned files as de-en=FILE,FILE; or a .json table of
     # them.
     pairs: str | tuple[str, ...] | None = None

@@ -528,7 +528,11 @@ def object_rows(
     """
     if isinstance(source, str | os.PathLike):
         number, name = 0, os.fspath(source)
-        for file in table_files(source, flag):
+        files = table_files(source, flag)
+        if files == [name]:
+            yield from _file_objects(name, flag, rows)
+            return
+        for file in files:
             for inner, row in _file_objects(file, flag, rows):
                 number = max(number + 1, inner)
                 yield number, row and row._replace(place=f"{name}:{number}")
