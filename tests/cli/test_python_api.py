@@ -81,6 +81,13 @@ def test_the_python_page_runs_as_written(published, trained_run, lesson, tmp_pat
     assert names["y"].shape == (1, 5, 8, 64)
 
 
+@pytest.mark.slow
+def test_a_run_is_a_pipeline(trained_run, lesson):
+    sources, targets = zip(*lesson, strict=True)
+    found = tj.pipeline("translation", trained_run)(list(sources), max_length=60)
+    assert found == [{"translation_text": target} for target in targets]
+
+
 def test_readme_shows_lines_of_the_python_page():
     [block] = re.findall("```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     page = (ROOT / "docs" / "python.md").read_text().splitlines()

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import transformer_jax as tj
+from tests.doors import uses
 from tests.parity import pipelines
 from transformer_jax.core.errors import UserError
 from transformer_jax.inference.pipelines import _EXAMPLES, _PIPELINES, Pipeline
@@ -156,6 +157,17 @@ def test_drawn_texts_depend_on_the_seed_alone(loaded):
     one, two = (made("In this", seed=seed, num_return_sequences=3) for seed in (1, 2))
     assert one == made("In this", seed=1, num_return_sequences=3) != two
     assert all(row["generated_text"].startswith("In this") for row in one)
+
+
+@pytest.mark.slow
+def test_a_conversation_is_answered_as_by_chat(tmp_path):
+    model = tj.load(uses.USES["chat"].write(tmp_path / "model"))
+    message = {"role": "user", "content": "la carte"}
+    made = tj.pipeline("text-generation", model, max_new_tokens=4, do_sample=False)
+    text = str(model.chat([message], max_new_tokens=4, temperature=0))
+    answer = {"role": "assistant", "content": text}
+    assert made([message]) == [{"generated_text": [message, answer]}]
+    assert made([[message]], return_full_text=False) == [[{"generated_text": text}]]
 
 
 @pytest.mark.slow

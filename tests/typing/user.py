@@ -5,6 +5,7 @@ from typing import Any, assert_type
 
 import transformer_jax as tj
 from transformer_jax.inference.generation import LanguageModelPredictor, TranslationPredictor
+from transformer_jax.inference.pipelines import FillMaskPipeline, LabelRanking, TranslationRecord
 from transformer_jax.inference.results import GeneratedText, RankedText
 from transformer_jax.inference.speech import SpeechPredictor
 from transformer_jax.inference.texts import (
@@ -46,6 +47,16 @@ def use(path: str) -> None:
     assert_type(tj.load(path), Any)
 
 
+def keep(path: str) -> None:
+    """Calls pipelines as programs of transformers 4 do."""
+    assert_type(tj.pipeline("translation", path)("a sentence"), list[TranslationRecord])
+    assert_type(tj.pipeline("fill-mask", path, top_k=2), FillMaskPipeline)
+    assert_type(tj.pipeline("zero-shot-classification", path)("a", ["b"]), LabelRanking)
+    print(tj.pipeline("summarization", path)("a text", max_length=9)[0]["summary_text"])
+    print(tj.pipeline("image-classification", path)(["a.png"])[0][0]["label"])
+    tj.pipeline("fill-mask", path)("a [MASK]", topk=2)  # type: ignore[call-arg]
+
+
 def mistakes(path: str) -> None:
     """Each line is refused: mypy reports an ignored error that there is not."""
     print(tj.TransfomerConfig)  # type: ignore[attr-defined]
@@ -55,4 +66,4 @@ def mistakes(path: str) -> None:
     tj.load(path, "translation")(3)  # type: ignore[call-overload]
 
 
-PROGRAMS: list[Callable[[str], None]] = [use, mistakes]
+PROGRAMS: list[Callable[[str], None]] = [use, keep, mistakes]

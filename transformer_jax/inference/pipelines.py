@@ -1484,7 +1484,7 @@ class ImageToTextPipeline(_Generating):
         return found if isinstance(inputs, list | tuple) else found[0]
 
 
-Recording: TypeAlias = "str | os.PathLike[str]"
+Recording: TypeAlias = "str | os.PathLike[str] | np.ndarray | dict[str, object]"
 
 
 class SpeechRecognitionPipeline(Pipeline):
@@ -1505,25 +1505,32 @@ class SpeechRecognitionPipeline(Pipeline):
         """Returns the text of a recording, or a list.
 
         Args:
-            inputs: The path of a ``.wav`` file, or a list.
+            inputs: The path of a ``.wav`` file; a waveform with the model's sample rate; a
+                dictionary with ``raw`` or ``array``, and ``sampling_rate``; or a list of these.
             **options: ``generate_kwargs`` holds settings of the search by name.
 
         Raises:
             ConfigError: A setting is unknown or out of range.
-            DataError: A file cannot be read.
+            DataError: A recording cannot be read, or has another sample rate.
         """
-        given = self._merged(options)
-        paths = inputs if isinstance(inputs, list | tuple) else [inputs]
-        for path in paths:
-            if not isinstance(path, str | os.PathLike):
-                raise ArgumentError(
-                    f"{self.task}: {type(path).__name__}: the path of a .wav file is needed"
-                )
-        settings = given.get("generate_kwargs", {})
-        recordings = list(map(os.fspath, paths))
+        settings = self._merged(options).get("generate_kwargs", {})
+        several = inputs if isinstance(inputs, list | tuple) else [inputs]
+        recordings = list(map(self._recording, several))
         texts = self.model(recordings, rate=None, generation_config=None, **settings)
         found: list[Transcript] = [{"text": str(text)} for text in texts]
         return found if isinstance(inputs, list | tuple) else found[0]
+
+    def _recording(self, given: object) -> str | dict[str, object]:
+        if isinstance(given, np.ndarray):
+            return {"array": given, "sampling_rate": self.model.audio.sample_rate}
+        if isinstance(given, Mapping):
+            return {"array": given.get("raw"), **given}
+        if not isinstance(given, str | os.PathLike):
+            raise ArgumentError(
+                f"{self.task}: {type(given).__name__}: the path of a .wav file, a waveform or a "
+                f"dictionary is needed"
+            )
+        return os.fspath(given)
 
 
 # --- Pipelines by task ----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.data.speech.synthetic import WIDTH, write_speech
 from tests.data.speech.test_audio import SIGNAL, pcm
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
-from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.errors import ArgumentError, ConfigError, DataError
 from transformer_jax.data.speech.audio import AudioConfig
 from transformer_jax.data.speech.recording_store import build_speech_store, make_speech_batch
 from transformer_jax.data.speech.recordings import (
@@ -484,3 +484,19 @@ def test_validation_transcribes_recordings_that_training_would_leave_out(speech)
     assert len(task.evaluate.recordings) == len(valid)
     assert task.settings.evaluation.tokenize == "13a"
     assert task.settings.evaluation.max_len_a is not None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*reached the length limit")
+def test_a_pipeline_returns_the_texts_of_recordings(speech, transformer):
+    model = tj.load(transformer)
+    made, path = tj.pipeline("automatic-speech-recognition", model), speech / "a.wav"
+    text, rate = str(model(path)), model.audio.sample_rate
+    assert made(path) == {"text": text}
+    assert made([str(path)] * 2) == [{"text": text}] * 2
+    raw = made({"raw": SIGNAL, "sampling_rate": rate})
+    assert raw == made(SIGNAL) == made({"array": SIGNAL, "sampling_rate": rate})
+    with pytest.raises(ArgumentError, match="int: the path of a"):
+        made(5)
+    with pytest.raises(ConfigError, match="beams is not a setting of generation"):
+        made(path, generate_kwargs={"beams": 2})
