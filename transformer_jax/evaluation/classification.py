@@ -233,7 +233,7 @@ class ClassReport(NamedTuple):
         ):
             means = [float(np.average(one, weights=weights)) for one in columns]
             rows.append([name, *(f"{mean:.4f}" for mean in means), f"{total:,}"])
-        most = self.labels[int(self.support.argmax())]
+        most = self.labels[int(np.argmax(self.support))]
         baseline = f"always {most!r} would have accuracy {self.majority:.4f}"
         return "\n".join([aligned(rows), "", baseline, "", self._confusions()])
 
