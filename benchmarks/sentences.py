@@ -83,9 +83,9 @@ def steps(asked: Sentences) -> list[dict[str, Any]]:
 
     bench = Bench(title="steps of 32 pairs")
     how = {"folder": str(asked.folder), "train": str(asked.train), "count": COUNT}
-    bench.add("transformer_jax", "steps", how, module="benchmarks.ours_sentences", times=8)
+    bench.add("transformer_jax", "steps", how, module="benchmarks.ours_sentences", times=3)
     peer = {"python": str(asked.peers), "module": "benchmarks.sentences_peer"}
-    bench.add("sentence-transformers", "steps", how, times=8, **peer)  # type: ignore[arg-type]
+    bench.add("sentence-transformers", "steps", how, times=3, **peer)  # type: ignore[arg-type]
     rows = bench.measure(asked.rounds, 32, "sentence-transformers")
     bench.close()
     return [dataclasses.asdict(row) for row in rows]

@@ -34,3 +34,6 @@ def test_batches_are_a_function_of_the_seed_and_the_step_and_others_of_each_epoc
     assert examples(first, 0) != examples(other, 0)
     assert examples(first, 0) != examples(first, first.steps_per_epoch)
     assert first.fingerprint == again.fingerprint != other.fingerprint
+    devices = RowPlan(lengths, batch_size=8, row_unit=4, seed=1)  # may be others when resumed
+    assert devices.fingerprint == first.fingerprint
+    assert examples(devices, 3) == examples(first, 3)

@@ -1,6 +1,7 @@
 """Sentence encoders: trained, used, evaluated, exported and started from again."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -20,8 +21,8 @@ SMALL = [
     "--task.max-length", "16",
 ]  # fmt: skip
 SHORT = [
-    "--training.batch-size", "8", "--training.steps", "3", "--optimizer.learning-rate", "1e-2",
-    "--distributed.num-local-devices", "1",
+    "--training.batch-size", "8", "--training.steps", "4", "--optimizer.learning-rate", "1e-2",
+    "--loop.checkpoint-every", "2", "--distributed.num-local-devices", "1",
 ]  # fmt: skip
 WORDS = ["red", "blue", "green", "round", "square", "small", "large", "box", "ball", "star"]
 
@@ -95,6 +96,37 @@ def test_a_run_is_used_and_exported_as_it_is(run, tmp_path, capsys):
         tj.load(run).fill_mask("red [MASK]")
 
 
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(run, tmp_path):
+    again = shutil.copytree(run, tmp_path / "again")
+    shutil.rmtree(again / "checkpoints" / "step_00000004")
+    assert main(["resume", str(again), "--distributed.num-local-devices", "1"]) == 0
+    jax.tree.map(np.testing.assert_array_equal, parameters(again), parameters(run))
+
+
+def test_vectors_are_cut_to_the_widths_that_were_trained(run, files, tmp_path, capsys):
+    assert main(["evaluate", str(run), "--data", str(files / "ranked.jsonl")]) == 0
+    assert "data, first 8" in capsys.readouterr().out
+    whole, first = tj.load(run).embed(texts(3)), tj.load(run).embed(texts(3), width=8)
+    np.testing.assert_array_equal(first, whole[:, :8])
+    (tmp_path / "lines.txt").write_text("\n".join(texts(3)))
+    embed = ["embed", str(run), str(tmp_path / "lines.txt"), "--output", str(tmp_path / "a.npz")]
+    assert main([*embed, "--width", "8"]) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "a.npz")["vectors"], first, atol=1e-6)
+    assert main([*embed, "--width", "17"]) == 2
+    assert main([*embed, "--width", "8", "--pool", "none"]) == 2
+    with pytest.raises(ConfigError, match="have 16 components"):
+        tj.load(run).embed("red", width=17)
+
+
+def test_adapters_are_trained_alone(run, files, tmp_path):
+    path = tmp_path / "run"
+    assert train(files, path, "scored.csv", "--init-from", str(run), "--lora.rank", "2") == 0
+    assert np.abs(tj.load(path).embed(texts(3)) - tj.load(run).embed(texts(3))).max() > 1e-4
+    assert main(["export", str(path), str(tmp_path / "out")]) == 0
+    one, two = tj.load(path).embed(texts(3)), tj.load(tmp_path / "out").embed(texts(3))
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
 def test_a_linear_layer_and_prompts_of_a_start_are_kept_and_trained(
     files, folder, tmp_path, capsys
 ):
@@ -149,7 +181,7 @@ def test_scores_are_normalized_when_asked_and_never_silently(files, run, tmp_pat
         ("scored.csv", ["--task.loss", "ranking", "--task.label-range", "0", "5"], "is for the"),
         ("scored.csv", ["--task.symmetric"], "task.symmetric is for the loss ranking"),
         ("scored.csv", ["--data.read.negatives", "score"], "have no negatives"),
-        ("ranked.jsonl", ["--task.loss", "cosent"], "no field 'text'"),
+        ("ranked.jsonl", ["--task.loss", "cosent"], "no field 'second'"),
         ("ranked.jsonl", ["--training.mode", "pmap"], "use jit"),
         ("ranked.jsonl", ["--task.matryoshka-dims", "17"], "vectors have 16 components"),
         ("ranked.jsonl", ["--task.pooling", "none"], "choose mean or cls"),

@@ -8,8 +8,8 @@ import tyro
 
 from transformer_jax.cli.output import note_unknown, wrote
 from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
-from transformer_jax.core.config_fields import OutputPath, Range
-from transformer_jax.core.errors import DataError, plural
+from transformer_jax.core.config_fields import Count, OutputPath, Range
+from transformer_jax.core.errors import ConfigError, DataError, plural
 from transformer_jax.recipes.generation_flags import LanguageFlags
 
 __all__ = ["EmbedCommand"]
@@ -39,6 +39,9 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
     --pool is given."""
     prompt: str | None = None
     """Text to put before each line, instead of a prompt of the encoder."""
+    width: Count | None = None
+    """Number of first components to write, for an encoder that was trained so (Matryoshka), scaled
+    to length 1 again if the encoder does so; None is all."""
     max_tokens: Annotated[int, Range(1, 1_000_000)] | None = None
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
     buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
@@ -50,6 +53,7 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
         from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, embed_pictures
         from transformer_jax.inference.encoders import (
             EMBEDDING_FAMILIES,
+            first_components,
             pools_of,
             prompt_of,
             skip_of,
@@ -58,6 +62,7 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.opening())
+        self.check_width(pictures=facts.kind in PICTURE_FAMILIES)
         if facts.kind in PICTURE_FAMILIES:
             return embed_pictures(self, facts)
         self.refuse_skipping("lines of text")
@@ -76,6 +81,8 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
         opened = Pretrained.load(facts, *EMBEDDING_FAMILIES)
         vectors = vectors_of(opened, tokens=self.max_tokens, direction=self.direction)
         vectors.dense = opened.sentence_layer if own else None
+        if self.width is not None:
+            vectors.dense = first_components(facts, vectors.dense, self.width)
         skip = skip_of(facts, vectors, prompt) if own else 0
         vectors.check(layers, pool)
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
@@ -100,3 +107,12 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
         read = plural(vectors.counts["lines"], "line")
         wrote(self.output, what=f"vectors {shape} of {read}{said}")
         return 0
+
+    def check_width(self, *, pictures: bool) -> None:
+        """Refuses ``width`` for other vectors than one of the last layer for each text.
+
+        Raises:
+            ConfigError: It is given.
+        """
+        if self.width and (pictures or self.layers != "last" or self.pool == "none"):
+            raise ConfigError("--width is for one vector of the last layer for each text")

@@ -85,8 +85,8 @@ class SimilarityOptions(ReadSettings):
 class SimilarityData(Configuration, group="data"):
     """The source of texts that are compared; set train."""
 
-    # Training file (.tsv, .csv, .jsonl; .gz too) of pairs with scores, or of anchors with a
-    # positive and, optionally, hard negatives.
+    # Training file (.tsv, .csv, .jsonl, .parquet; .gz too) of pairs with scores, or of anchors with
+    # a positive and, optionally, hard negatives.
     train: str | None = None
     valid: str | None = None  # validation file; without it, a part of training is held out
     test: str | None = None  # test file

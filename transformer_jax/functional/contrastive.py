@@ -12,7 +12,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.array_arguments import real_arguments
 
-__all__ = ["cosent", "matching_pairs", "ranking_loss", "sigmoid_contrast", "softmax_contrast"]
+__all__ = [
+    "cosent",
+    "matching_pairs",
+    "ranking_loss",
+    "sigmoid_contrast",
+    "softmax_contrast",
+    "unit_vectors",
+]
 
 _FAR = -1e30  # finite, so that the gradient of an invalid row is zero
 
@@ -166,3 +173,15 @@ def ranking_loss(
         back = jax.nn.logsumexp(jnp.where(rows, similarities[:, :B], _FAR), axis=0)
         losses = (losses + back) / 2
     return jnp.where(counts, losses - jnp.diagonal(similarities[:, :B]), 0.0).sum()
+
+
+def unit_vectors(vectors: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+    """Returns each vector divided by its length, which counts as at least 1e-12.
+
+    Example:
+        >>> unit_vectors(jnp.array([[3.0, 4.0], [0.0, 0.0]]))
+        Array([[0.6, 0.8],
+               [0. , 0. ]], dtype=float32)
+    """
+    squares = jnp.square(vectors).sum(-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

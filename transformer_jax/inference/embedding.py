@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.core.config_fields import Count
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.attention import TextAttention, encoder_attention, one_text
 from transformer_jax.inference.base import listed, warn_of_texts
-from transformer_jax.inference.encoders import pools_of, prompt_of, skip_of, vectors_of
+from transformer_jax.inference.encoders import (
+    first_components,
+    pools_of,
+    prompt_of,
+    skip_of,
+    vectors_of,
+)
 from transformer_jax.inference.encoding.vectors import Layers, Pool
 
 if TYPE_CHECKING:
@@ -38,6 +45,7 @@ class Embedding:
         pooling: Pool | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        width: Count | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
         """Returns the vector of a text, or an array of the vectors of texts.
 
@@ -49,9 +57,12 @@ class Embedding:
                 sentence encoder, with its default prompt, or else the mean.
             prompt_name: Name of the sentence encoder's prompt to put before each text.
             prompt: Text of the prompt.
+            width: Number of first components of the last layer's vectors, for encoders that were
+                trained so (Matryoshka), scaled to length 1 again if the encoder does so; None is
+                all.
 
         Raises:
-            ConfigError: A layer, pooling or prompt is unknown.
+            ConfigError: A layer, pooling or prompt is unknown, or vectors have fewer components.
             CheckpointError: The last layer of the sentence encoder is damaged.
         """
         if pooling == "none":
@@ -65,6 +76,10 @@ class Embedding:
             blocks = [block.vectors for block in made]
         found = np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)
         dense = self._opened.sentence_layer if own and layers == "last" else None
+        if width is not None:
+            if layers != "last":
+                raise ConfigError(f"width is for the last layer, not {layers}: leave one out")
+            dense = first_components(facts, dense, width)
         if dense is not None and len(found):
             found = dense(found)
         return np.asarray(found[0] if isinstance(texts, str) else found)

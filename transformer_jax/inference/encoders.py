@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from transformer_jax.core.errors import ConfigError, DataError, command
+import numpy as np
+
+from transformer_jax.core.errors import ConfigError, DataError, command, plural
 from transformer_jax.data.languages import DEFAULT_DIRECTION, Direction
 from transformer_jax.inference.facts import ENCODERS, TASKS, Facts, TaskHead
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from transformer_jax.inference.encoding.rewards import RewardRunner
     from transformer_jax.inference.encoding.task_runner import ReadingForm, TaskRunner
     from transformer_jax.inference.encoding.vectors import Embedder, Pool, Pools
-    from transformer_jax.inference.pretrained import Pretrained
+    from transformer_jax.inference.pretrained import Pretrained, SentenceLayer
 
 __all__ = [
     "EMBEDDING_FAMILIES",
@@ -22,6 +24,7 @@ __all__ = [
     "check_question",
     "check_scorer",
     "check_task",
+    "first_components",
     "mask_filler",
     "pools_of",
     "prompt_of",
@@ -171,6 +174,29 @@ def skip_of(facts: Facts, vectors: "Embedder", prompt: str) -> int:
     if not prompt or not facts.sentence.get("excludes_prompt"):
         return 0
     return vectors.prompt_length(prompt.lower() if "lowercase" in facts.sentence else prompt)
+
+
+def first_components(facts: Facts, layer: "SentenceLayer | None", width: int) -> "SentenceLayer":
+    """Returns a function from pooled vectors to the first components of an encoder's vectors.
+
+    They have length 1 again if the encoder's have.
+
+    Args:
+        facts: Facts of the encoder.
+        layer: Its last layer, or None.
+        width: Number of components.
+    """
+    from transformer_jax.interop.sentence_dense import normalized
+
+    def cut(vectors: np.ndarray) -> np.ndarray:
+        vectors = vectors if layer is None else layer(vectors)
+        if width > vectors.shape[-1]:
+            has = plural(vectors.shape[-1], "component")
+            raise ConfigError(f"width is {width}, but vectors of {facts.source} have {has}")
+        first = vectors[..., :width]
+        return normalized(first) if facts.sentence.get("normalize") else first
+
+    return cut
 
 
 def similarity_of(facts: Facts) -> tuple[str, Callable[[Any, Any], Any]]:

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Float32, Key
+from jaxtyping import Array, Float32, Key
 
+from transformer_jax.functional.contrastive import unit_vectors
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.functional.pooling import pool_hidden_states
 from transformer_jax.functional.pools import Pool
@@ -15,7 +15,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.layers.basic import Linear
 from transformer_jax.models.transformer.models import Encoder
 
-__all__ = ["DenseForm", "SentenceEncoder", "SentenceForm", "unit_vectors"]
+__all__ = ["DenseForm", "SentenceEncoder", "SentenceForm"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,15 +81,3 @@ class SentenceEncoder(Encoder):
             mapped = self.dense(vectors).astype(jnp.float32)
             vectors = jnp.tanh(mapped) if self.form.dense.tanh else mapped
         return unit_vectors(vectors) if self.form.normalize else vectors
-
-
-def unit_vectors(vectors: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-    """Returns each vector divided by its length, which counts as at least 1e-12.
-
-    Example:
-        >>> unit_vectors(jnp.array([[3.0, 4.0], [0.0, 0.0]]))
-        Array([[0.6, 0.8],
-               [0. , 0. ]], dtype=float32)
-    """
-    squares = jnp.square(vectors).sum(-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

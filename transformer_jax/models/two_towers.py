@@ -2,12 +2,12 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.core.errors import ConfigError
+from transformer_jax.functional.contrastive import unit_vectors
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.contrast_config import ContrastConfig
@@ -131,7 +131,7 @@ class TwoTowers(Module):
         vectors = self.encoder.pooled(self.encoder(images, key=key))
         if self.image_projection is not None:
             vectors = self.image_projection(vectors)
-        return _unit(vectors)
+        return unit_vectors(vectors.astype(jnp.float32))
 
     def embed_texts(
         self,
@@ -141,7 +141,8 @@ class TwoTowers(Module):
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B P"]:
         """Returns the vector of each text, of length 1; arguments as for :class:`TextTower`."""
-        return _unit(self.text_projection(self.text(tokens, lengths, key=key)))
+        vectors = self.text_projection(self.text(tokens, lengths, key=key))
+        return unit_vectors(vectors.astype(jnp.float32))
 
     def similarities(
         self,
@@ -162,10 +163,3 @@ class TwoTowers(Module):
         scale = jnp.exp(self.logit_scale[0])
         found = (scale if limit is None else jnp.minimum(scale, limit)) * (images @ texts.T)
         return found if self.logit_bias is None else found + self.logit_bias[0]
-
-
-def _unit(vectors: Float[Array, "B P"]) -> Float32[Array, "B P"]:
-    """Each vector divided by its length."""
-    vectors = vectors.astype(jnp.float32)
-    squares = jnp.square(vectors).sum(-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

@@ -104,8 +104,7 @@ def buckets(run: Trained, sizes: Mapping[str, int]) -> list[Shape]:
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
     if isinstance(training, SharedRowBatches):  # pairs of the longest texts, one in each row
-        unit = math.lcm(training.row_unit, parts)
-        rows = -(-training.batch_size // unit) * unit
+        rows = -(-training.batch_size // parts) * parts
         return [Shape(rows, 2 * run.length_limit[1])]
     if isinstance(training, ExampleBatches):
         rows = training.batch_size

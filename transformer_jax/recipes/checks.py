@@ -39,6 +39,7 @@ __all__ = [
     "check_rows",
     "memory",
     "mesh_of",
+    "row_parts",
     "validated",
     "validated_settings",
     "with_batch_multiple",
@@ -72,7 +73,7 @@ def mesh_of(run: Trained) -> Mesh:
     return make_mesh(run.mesh, devices_of(run.distributed))
 
 
-def _parts(run: Trained, devices: int | None = None) -> int:
+def row_parts(run: Trained, devices: int | None = None) -> int:
     """Returns the number that must divide the rows of a batch."""
     number = devices or len(devices_of(run.distributed))
     shape = mesh_shape(run.mesh, number)
@@ -82,9 +83,9 @@ def _parts(run: Trained, devices: int | None = None) -> int:
 def with_batch_multiple(run: Run) -> Run:
     """Returns the run with batches whose rows can be divided over this mesh and later ones."""
     training = run.training
-    if not isinstance(training, TokenBatches | SharedRowBatches):
+    if not isinstance(training, TokenBatches):
         return run
-    multiple = math.lcm(training.required_batch_size_multiple, _parts(run))
+    multiple = math.lcm(training.required_batch_size_multiple, row_parts(run))
     return dataclasses.replace(
         run, training=dataclasses.replace(training, required_batch_size_multiple=multiple)
     )
@@ -283,6 +284,8 @@ def _check_length(run: Trained, start: Start | None) -> None:
 def check_rows(run: Trained, devices: int | None = None) -> None:
     """Refuses batches whose rows cannot be divided over devices and micro-batches.
 
+    Rows that are shared by examples are as many as needed.
+
     Args:
         run: The settings.
         devices: Number of devices that the run will have; None is those of this machine.
@@ -290,7 +293,9 @@ def check_rows(run: Trained, devices: int | None = None) -> None:
     Raises:
         ConfigError: The rows cannot be divided; the message has the divisor.
     """
-    needed, unit = _parts(run, devices), run.training.row_unit
+    if isinstance(run.training, SharedRowBatches):
+        return
+    needed, unit = row_parts(run, devices), run.training.row_unit
     if unit % needed:
         raise ConfigError(
             f"the batches of this run have a multiple of {plural(unit, 'row')}, not divisible by "

@@ -39,7 +39,6 @@ from transformer_jax.recipes.settings import (
     AnyRun,
     ExampleBatches,
     RunSettings,
-    SharedRowBatches,
     TokenizerConfig,
     Trained,
     start_config,
@@ -97,12 +96,7 @@ def create_run(run: AnyRun, given: Given[AnyRun]) -> tuple[AnyRun, RunDirectory,
     """
     recipe = get_recipe(run.recipe)
     remember_buckets(dataclasses.asdict(run))
-    training = run.training if isinstance(run, Trained) else None
-    if (
-        isinstance(run, Trained)
-        and isinstance(training, ExampleBatches)
-        and not isinstance(training, SharedRowBatches)
-    ):
+    if isinstance(run, Trained) and isinstance(run.training, ExampleBatches):
         checks.check_rows(run)  # the user's number of rows is not rounded
     start = _load_start(recipe, run)
     prepared = recipe.prepare(run, start, given)

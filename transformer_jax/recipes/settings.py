@@ -204,17 +204,18 @@ class ExampleBatches(TrainingConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SharedRowBatches(ExampleBatches):
-    """Training settings: duration, examples per batch, seed."""
+    """Training settings: duration, examples per batch, seed.
+
+    A row of a batch holds several examples; there are as many rows as devices and micro-batches
+    need.
+    """
 
     epochs: Count | None = 1  # passes over the examples
-    # The number of rows of every batch, each of several examples, is a multiple of this: choose a
-    # multiple of the numbers of devices that may be used later.
-    required_batch_size_multiple: Count = 1
 
     @property
     def row_unit(self) -> int:
-        """Returns the divisor of the rows of every batch."""
-        return self.required_batch_size_multiple
+        """Returns the divisor of the rows of every batch that is known without a mesh."""
+        return 1
 
 
 @dataclasses.dataclass(frozen=True)

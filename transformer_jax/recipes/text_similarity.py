@@ -38,11 +38,16 @@ if TYPE_CHECKING:
     from transformer_jax.data.labeled import LabeledSplits, Sentences
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.inference.facts import Facts
+    from transformer_jax.inference.pretrained import Pretrained
     from transformer_jax.interop.sentence_dense import SentenceFields
     from transformer_jax.recipes.explicit_settings import Given
     from transformer_jax.recipes.plan_inputs import BatchShapes, PlanInputs
     from transformer_jax.recipes.start import Start
-    from transformer_jax.recipes.tasks.similarity_task import SentenceReader, SimilarityLoss
+    from transformer_jax.recipes.tasks.similarity_task import (
+        SentenceReader,
+        SimilarityLoss,
+        VectorScores,
+    )
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
@@ -183,6 +188,11 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
 
         if start is not None:
             run = start.adapt(run, given)
+        else:
+            log(
+                "note: without --init-from the encoder begins with random weights, which need far "
+                "more examples, epochs and a learning rate such as 1e-3"
+            )
         run = _with_loss(run)
         sentence = _sentence(run, start)
         run = _with_length(run, start, sentence)
@@ -206,6 +216,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         data: "LabeledSplits",
     ) -> "Task":
         """Returns the task of texts that are compared, which ends with scores of the start."""
+        from transformer_jax.recipes.checks import row_parts
         from transformer_jax.recipes.tasks.similarity_task import ExampleBatching, similarity
 
         reader = _reader(directory, tokenizer)
@@ -216,7 +227,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
             tokenizer,
             loss=run.loss,
             sentence={**reader.sentence, "length": reader.length},
-            batching=ExampleBatching(training.batch_size, training.seed, training.row_unit),
+            batching=ExampleBatching(training.batch_size, training.seed, row_parts(run)),
             template=reader.template,
             before=functools.partial(_start_scores, run, reader),
         )
@@ -251,7 +262,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         measured = _opened_scores(reader, Pretrained.load(facts))
         for part in parts.values():
             log_texts(part, reader.tokenizer)
-        scores = {name: measured(part) for name, part in parts.items()}
+        scores = measured(parts, run.task.matryoshka_dims)
         if measured.cut:
             log(truncated(measured.cut))
         scores = _start_scores(run, reader, parts) | scores
@@ -437,10 +448,10 @@ def _start_scores(
         log(f"no scores before training: {error}")
         return {}
     scores = _opened_scores(dataclasses.replace(reader, tokenizer=opened.tokenizer), opened)
-    return {f"{name}, before training": scores(part) for name, part in parts.items()}
+    return scores({f"{name}, before training": part for name, part in parts.items()})
 
 
-def _opened_scores(reader: "SentenceReader", opened: Any) -> Any:
+def _opened_scores(reader: "SentenceReader", opened: "Pretrained") -> "VectorScores":
     """Returns the metrics of an opened encoder, with the form of vectors of the reader."""
     from transformer_jax.inference.encoding.vectors import Embedder
     from transformer_jax.interop.sentence_dense import normalized

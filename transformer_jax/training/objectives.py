@@ -16,13 +16,13 @@ from transformer_jax.functional.contrastive import (
     ranking_loss,
     sigmoid_contrast,
     softmax_contrast,
+    unit_vectors,
 )
 from transformer_jax.functional.layers import gather_positions
 from transformer_jax.functional.losses import OutputTable, cross_entropy, linear_cross_entropy
 from transformer_jax.functional.mixup import mix_images
 from transformer_jax.functional.partitioning import constrain
 from transformer_jax.models.protocol import ArrayModel, Scorer
-from transformer_jax.models.sentence_encoder import unit_vectors
 from transformer_jax.models.transformer.models import RowsOfTexts
 from transformer_jax.training.micro_batches import Compared
 from transformer_jax.training.step import Batch, Objective, Sums

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 Scores: TypeAlias = dict[str, dict[str, float]]  # of parts of the data, by name
+Measure: TypeAlias = Callable[[Sequence[np.ndarray]], dict[str, float]]  # of vectors
 
 _LENGTH = 128  # tokens of a text, unless settings say otherwise
 
@@ -61,7 +62,7 @@ MEASURES = {
 class SimilarityLoss(Configuration, group="loss"):
     """The loss of a sentence encoder, see :func:`transformer_jax.objectives.similarity`."""
 
-    kind: Literal["cosine", "cosent", "ranking"] = "cosent"
+    kind: Literal["cosine", "cosent", "ranking"] = "cosent"  # which loss
     scale: Positive | None = None  # None is 20, or 1 if vectors are compared by dot products
     symmetric: bool = False  # ranking: also anchors among the positives
     label_range: tuple[float, float] | None = None  # cosine: labels that mean 0 and 1
@@ -217,7 +218,7 @@ def similarity(
         if valid is not None
         else (Metric("valid_loss", "lower"), *ranked),
         evaluate=None if valid is None else functools.partial(_evaluate, scores, valid),
-        test=functools.partial(_test, scores, data, before),
+        test=functools.partial(_test, scores, data, before, loss.widths),
         counts="pairs",
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
@@ -436,7 +437,7 @@ class VectorScores:
         return self.embedder.counts["cut"] if self.embedder else 0
 
     def vectors(self, texts: Sequence[str], role: str | None) -> Float[np.ndarray, "texts F"]:
-        """Returns the vectors of texts; of unit length, unless they are compared by products.
+        """Returns the vectors of texts.
 
         Args:
             texts: The texts.
@@ -446,35 +447,74 @@ class VectorScores:
         prompt = self.reader.prompt(role)
         pools: Any = tuple(self.reader.sentence.get("pool", "mean").split(" and "))
         made = self.embedder.embed(texts, pool=pools, prompt=prompt, skip=self.reader.skip(prompt))
-        found = np.concatenate([block.vectors for block in made])
-        return found if self.reader.sentence.get("similarity") == "dot" else normalized(found)
+        return np.concatenate([block.vectors for block in made])
 
     def predict(self, part: Sentences) -> NumberPredictions:
         """Returns the similarity of each pair."""
-        distinct = dict.fromkeys([*part.texts, *(part.text_pairs or [])])
-        vectors = self.vectors([*distinct], None)
-        places = {text: place for place, text in enumerate(distinct)}
-        first, second = (
-            vectors[[places[text] for text in side]] for side in (part.texts, part.text_pairs or [])
-        )
+        return self._similarities(part, self._pairs(part))
+
+    def _pairs(self, part: Sentences) -> list[Float[np.ndarray, "count F"]]:
+        """Returns the vectors of the first and of the second text of each pair."""
+        places: dict[str, int] = {}
+        sides = [
+            [places.setdefault(text, len(places)) for text in side]
+            for side in (part.texts, part.text_pairs or [])
+        ]
+        vectors = self.vectors([*places], None)
+        return [vectors[side] for side in sides]
+
+    def _similarities(
+        self, part: Sentences, vectors: Sequence[Float[np.ndarray, "count F"]]
+    ) -> NumberPredictions:
+        first, second = map(self._compared, vectors)
         return NumberPredictions(part, (first * second).sum(1))
 
-    def __call__(self, part: Sentences) -> dict[str, float]:
-        """Returns the correlations of pairs with scores, or the retrieval of positives."""
+    def _compared(self, vectors: Float[np.ndarray, "texts F"]) -> Float[np.ndarray, "texts F"]:
+        """Returns vectors whose products are their similarities."""
+        return vectors if self.reader.sentence.get("similarity") == "dot" else normalized(vectors)
+
+    def __call__(self, parts: Mapping[str, Sentences], widths: Sequence[int] = ()) -> Scores:
+        """Returns the correlations of pairs with scores, or the retrieval of positives.
+
+        Args:
+            parts: Parts of the data, by name.
+            widths: Numbers of components, of which there are further rows.
+        """
+        found = {}
+        for name, part in parts.items():
+            vectors, measure = self._measure(part)
+            found[name] = measure(vectors)
+            for width in widths:
+                if width < vectors[0].shape[1]:
+                    first = [one[:, :width] for one in vectors]
+                    found[f"{name}, first {width}"] = measure(first)
+        return found
+
+    def _measure(self, part: Sentences) -> tuple[list[np.ndarray], Measure]:
+        """Returns the vectors of examples, and the function from them, or a part, to metrics."""
         if not isinstance(part, Rankings):
-            scores = self.predict(part).scores
-            return {name: scores[name] for name in MEASURES["scores"]}
+
+            def correlations(vectors: Sequence[np.ndarray]) -> dict[str, float]:
+                scores = self._similarities(part, vectors).scores
+                return {name: scores[name] for name in MEASURES["scores"]}
+
+            return self._pairs(part), correlations
         places = {text: i for i, text in enumerate(dict.fromkeys(part.text_pairs or []))}
         relevant: dict[str, dict[int, None]] = {}
         for anchor, positive in zip(part.texts, part.text_pairs or [], strict=True):
             relevant.setdefault(anchor, {})[places[positive]] = None
-        queries, documents = self.vectors([*relevant], "query"), self.vectors([*places], "document")
-        found = ranking_scores(queries, documents, [[*own] for own in relevant.values()])
-        return {name: found[name] for name in MEASURES["ranking"]}
+
+        def retrieval(vectors: Sequence[np.ndarray]) -> dict[str, float]:
+            queries, documents = map(self._compared, vectors)
+            scores = ranking_scores(queries, documents, [[*own] for own in relevant.values()])
+            return {name: scores[name] for name in MEASURES["ranking"]}
+
+        vectors = [self.vectors([*relevant], "query"), self.vectors([*places], "document")]
+        return vectors, retrieval
 
 
 def _evaluate(scores: VectorScores, part: Sentences, model: Any) -> dict[str, float]:
-    found = scores.with_model(model)(part)
+    found = scores.with_model(model)({"valid": part})["valid"]
     return {f"valid_{name}": value for name, value in found.items()}
 
 
@@ -482,6 +522,7 @@ def _test(
     scores: VectorScores,
     data: LabeledSplits,
     before: Callable[[Mapping[str, Sentences]], Scores],
+    widths: Sequence[int],
     model: Any,
     step: int,
 ) -> dict[str, Any]:
@@ -491,7 +532,7 @@ def _test(
     for part in data.tests.values():
         log_texts(part, scores.reader.tokenizer)
     earlier, measured = scores.cut, scores.with_model(model)
-    found = before(parts) | {name: measured(part) for name, part in parts.items()}
+    found = before(parts) | measured(parts, widths)
     if cut := scores.cut - earlier:
         log(truncated(cut))
     if found:
