@@ -15,6 +15,7 @@ from transformer_jax.cli.main import main as command
 from transformer_jax.core.config_dict import from_dict
 from transformer_jax.core.trees import flatten_dict
 from transformer_jax.data.labeled import Sentences
+from transformer_jax.data.tag_schemes import write_entities
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.inference.encoding.task_runner import TaskRunner
@@ -330,6 +331,31 @@ def test_evaluate_repeats_the_scores_of_training(pretrained, tuned, tmp_path, ca
         [known] = results(run)["scores"].values()
         assert said == pytest.approx(known, rel=1e-5)
     capfd.readouterr()
+
+
+@pytest.mark.slow
+def test_entities_in_any_scheme_are_scored_in_that_of_training(tmp_path, capfd):
+    """Tags with B and I alone may be of IOB1 or IOB2: the run knows which."""
+    rows = [["B-PER", "B-PER", "O", "B-LOC", "I-LOC"], ["O", "B-LOC"]] * 6
+    for scheme in ("iob1", "iob2", "bioes"):
+        tags = [write_entities(row, scheme) for row in rows]
+        words = [f"{tag[2:] or 'the'}{i} {tag}" for row in tags for i, tag in enumerate([*row, ""])]
+        text = "\n".join("" if word.endswith(" ") else word for word in words)
+        (tmp_path / f"{scheme}.conll").write_text(text)
+    run, train = tmp_path / "run", str(tmp_path / "iob1.conll")
+    given = ["--data.train", train, "--data.read.validation-size", "0", "--output", str(run),
+             "--task.max-length", "40"]  # fmt: skip
+    assert encoder_only.main(["finetune", "tag", *given, *SIZES, *SHORT, *ALONE]) == 0
+    capfd.readouterr()
+    shown = []
+    for scheme in ("iob1", "iob2", "bioes"):
+        data = ["--data", str(tmp_path / f"{scheme}.conll")]
+        assert encoder_only.main(["evaluate", str(run), *data]) == 0
+        out, err = capfd.readouterr()
+        shown.append(out)
+        assert (f"rewritten from {scheme.upper()} to IOB1" in err) == (scheme != "iob1")
+    assert len({*shown}) == 1
+    assert "entity_f1" in shown[0]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from transformer_jax.data.labeled import (
     read_labeled,
 )
 from transformer_jax.data.labeled_files import LabeledTask
+from transformer_jax.data.tag_schemes import scheme_of
 from transformer_jax.inference.facts import ENCODERS, FINE_TUNED
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
@@ -170,6 +171,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
             _check_encoder(run)
         run = validated(run, start, given)
         data = self.data(run)
+        run = _with_scheme(run, data)
         labels = labels_of(run, data, start)
         run = dataclasses.replace(run, task=dataclasses.replace(run.task, labels=labels))
         return Prepared(run, data, lambda: _all_texts(data.train), special=BERT_SPECIAL)
@@ -298,6 +300,15 @@ def _check_encoder(run: FinetuneRun) -> None:
         raise ConfigError(
             "task.lm_loss_weight is for decoders, but this is an encoder: leave it out"
         )
+
+
+def _with_scheme(run: FinetuneRun, data: LabeledSplits) -> FinetuneRun:
+    """Returns the run with the scheme of its training tags, to which later files are converted."""
+    scheme = scheme_of(data.train.tags) if isinstance(data.train, Tagged) else None
+    if scheme is None or run.data.read.tag_scheme != "given":
+        return run
+    read = dataclasses.replace(run.data.read, tag_scheme=scheme)
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, read=read))
 
 
 def _check_second(run: FinetuneRun) -> None:
