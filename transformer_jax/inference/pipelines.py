@@ -735,7 +735,7 @@ def _words(
 
 
 def _entity(piece: _PieceOfText, labels: Sequence[str]) -> TokenEntity:
-    best = int(piece.shares.argmax())
+    best = int(np.argmax(piece.shares))
     return {
         "entity": labels[best],
         "score": float(piece.shares[best]),
