@@ -470,8 +470,8 @@ def test_probe_tells_what_a_layer_knows(pretrained, run_command, tmp_path):
 @pytest.mark.slow
 def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
     rows = [f"{'river' if i % 2 else 'cash'} {' the' * (i // 2)}\t{i % 2}" for i in range(20)]
-    (tmp_path / "a.tsv").write_text("\n".join(["text\tclass", *rows]))
-    flags = ("--label", "class", "--output", tmp_path / "layers.html")
+    (tmp_path / "a.tsv").write_text("\n".join(["text\tshore", *rows]))
+    flags = ("--label", "shore", "--output", tmp_path / "layers.html")
     code, out, err = run_command("probe", tasks("tag"), tmp_path / "a.tsv", *flags)
     assert code == 0
     assert f"wrote {tmp_path / 'layers.html'}" in err
