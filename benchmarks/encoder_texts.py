@@ -24,6 +24,15 @@ LENGTHS: dict[str, tuple[int, ...]] = {
         28, 28, 29, 29, 29, 30, 30, 31, 31, 32, 32, 33, 33, 34, 34, 35, 36, 36, 37, 38,
         38, 39, 40, 41, 42, 43, 44, 45, 47, 48, 49, 51, 52, 54, 57, 60, 64, 69, 79, 103,
     ),
+    # Whole reviews, with a vocabulary of 8,000 trained on 1,500 of them, truncated to 512.
+    "documents": (
+        52, 63, 69, 76, 82, 90, 98, 105, 113, 119, 125, 131, 137, 141, 145, 149, 151, 154, 156, 158,
+        161, 163, 164, 166, 168, 170, 173, 175, 177, 179, 181, 183, 185, 188, 190, 193, 195, 198,
+        200, 203, 206, 209, 213, 216, 218, 221, 225, 228, 232, 235, 239, 242, 247, 251, 256, 260,
+        264, 268, 273, 280, 285, 291, 297, 303, 310, 315, 321, 331, 338, 345, 354, 361, 370, 378,
+        386, 395, 407, 418, 429, 441, 454, 467, 481, 496, 512, 512, 512, 512, 512, 512, 512, 512,
+        512, 512, 512, 512, 512, 512, 512, 512,
+    ),
     # The training examples of SST-2, which are sentences and phrases.
     "sst2": (
         3, 3, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6,
@@ -49,14 +58,14 @@ def texts(kind: str, count: int, vocab: int, seed: int = 0) -> list[np.ndarray]:
     return [np.array([CLS, *some, SEP], np.int64) for some in words]
 
 
-def hidden(length: int) -> int:
-    """Returns the number of masked tokens of a text: 15 % of its words, at least one.
+def hidden(length: int, share: float = 0.15) -> int:
+    """Returns the number of masked tokens of a text: a share of its words, at least one.
 
     Example:
         >>> [hidden(length) for length in (3, 12, 128)]
         [1, 2, 19]
     """
-    return max(1, int(np.rint(0.15 * (length - 2))))
+    return max(1, int(np.rint(share * (length - 2))))
 
 
 def parts(batches: Sequence[Any], sizes: Sequence[int], count: int) -> list[list[Any]]:

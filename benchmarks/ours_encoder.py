@@ -16,7 +16,7 @@ from flax import nnx
 
 from benchmarks import encoder_texts as data
 from benchmarks.worker import Setup, serve
-from transformer_jax.data.bert_pretraining import BertPretrainingPlan
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PackedPretrainingPlan
 from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.plan import Batching, BucketPlan
@@ -28,7 +28,7 @@ from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.models.layers.parameters import parameters
 from transformer_jax.models.partition import merging
-from transformer_jax.models.presets import bert
+from transformer_jax.models.presets import bert, modernbert
 from transformer_jax.models.transformer.models import Encoder
 from transformer_jax.recipes.finetuning import ExampleTokens as EncoderTraining
 from transformer_jax.recipes.texts import LengthBatches as PretrainTraining
@@ -56,10 +56,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     """One AdamW step of masked-language modelling in buckets of tokens."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=False)
     ids = data.texts("reviews", texts, vocab)
-    # Every text is a document, so that texts are not joined.
-    words = [text[1:-1] for text in ids]
-    offsets = np.append(0, np.cumsum([len(row) for row in words]))
-    store = SentenceStore(np.concatenate(words), offsets, np.arange(texts + 1), {})
+    store = _documents(ids)
     masking = MLMMasking(data.MASK, np.arange(data.FIRST, vocab))
     special = data.CLS, data.SEP, data.PAD
 
@@ -78,6 +75,33 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     model = EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0))
     run, facts = _training(model, config, masked_lm(), batches, deals, _real)
     return run, {**facts, "token_budget": tokens, "masked_tokens": count}
+
+
+def _documents(ids: list[np.ndarray]) -> SentenceStore:
+    """Returns the texts, each of which is a document, so that texts are not joined."""
+    words = [text[1:-1] for text in ids]
+    offsets = np.append(0, np.cumsum([len(row) for row in words]))
+    return SentenceStore(np.concatenate(words), offsets, np.arange(len(ids) + 1), {})
+
+
+def packed(vocab, width, layers, hidden, kind, length, texts, batch, deals):
+    """One AdamW step of masked-language modelling of ModernBERT, in packed rows."""
+    config = modernbert(width, layers, hidden, vocab_size=vocab)
+    ids = data.texts(kind, texts, vocab)
+    masking = MLMMasking(data.MASK, np.arange(data.FIRST, vocab), mlm_probability=0.3)
+    rows = max(1, round(batch * sum(map(len, ids)) / texts / length))
+    batching = Batching(rows * length, required_batch_size_multiple=1, seed=0)
+    plain = BertPretrainingPlan(
+        _documents(ids), masking, (data.CLS, data.SEP, data.PAD), batching,
+        length=length, sentence_objective="none",
+    )  # fmt: skip
+    plan = PackedPretrainingPlan(plain, batching, length=length)
+    batches = [plan.arrays(step) for step in range(plan.steps_per_epoch)]
+    count = sum(int(made["weights"].sum()) for made in batches)
+    model = EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0))
+    objective = masked_lm(sentence_objective="none")
+    run, facts = _training(model, config, objective, batches, deals, _real)
+    return run, {**facts, "rows": rows, "masked_tokens": count}
 
 
 def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
@@ -131,8 +155,18 @@ class _Numbers:
 def embed(vocab, width, heads, layers, hidden, texts, tokens):
     """The program of ``embed``: mean vectors of the last layer, with ids as words."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
+    return _embed(config, data.texts("sst2", texts, vocab), tokens)
+
+
+def modern_embed(vocab, width, layers, hidden, kind, texts, tokens):
+    """The same with a ModernBERT."""
+    config = modernbert(width, layers, hidden, vocab_size=vocab)
+    return _embed(config, data.texts(kind, texts, vocab), tokens)
+
+
+def _embed(config: TransformerConfig, ids: list[np.ndarray], tokens: int) -> Any:
     graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
-    ids = data.texts("sst2", texts, vocab)
+    vocab, texts = config.vocab_size, len(ids)
     reader: Any = _Numbers(vocab, [text[1:-1].tolist() for text in ids])
     vectors = Embedder((graph, params), reader, tokens=tokens)
     names = [str(i) for i in range(texts)]
@@ -215,7 +249,10 @@ def _real(made: Batch) -> int:
     return int(made["lengths"].sum())
 
 
-CASES: dict[str, Setup] = {"pretrain": pretrain, "finetune": finetune, "embed": embed}
+CASES: dict[str, Setup] = {
+    "pretrain": pretrain, "finetune": finetune, "embed": embed, "packed": packed,
+    "modern_embed": modern_embed,
+}  # fmt: skip
 
 if __name__ == "__main__":
     serve(CASES)

@@ -1,4 +1,4 @@
-"""The peers' cases for encoders: Hugging Face BERT in typical use.
+"""The peers' cases for encoders: Hugging Face BERT and ModernBERT in typical use.
 
 Runs in the peers' Python, so it imports only the worker and the texts from this repository.
 """
@@ -10,7 +10,15 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    ModernBertModel,
+)
 from transformers.utils import logging
 
 from benchmarks import encoder_texts as data
@@ -47,7 +55,23 @@ def padded(rows: list[np.ndarray]) -> Batch:
     return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask).long()}
 
 
-def masked(rows: list[np.ndarray], vocab: int, rng: np.random.Generator) -> Batch:
+def modern(vocab: int, width: int, layers: int, hidden: int, **more: Any) -> ModernBertConfig:
+    """Returns a ModernBERT of any size, with heads of 64."""
+    special = {"bos": data.CLS, "cls": data.CLS, "eos": data.SEP, "sep": data.SEP, "pad": data.PAD}
+    return ModernBertConfig(
+        vocab_size=vocab,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=hidden,
+        **{f"{name}_token_id": token for name, token in special.items()},
+        **more,
+    )
+
+
+def masked(
+    rows: list[np.ndarray], vocab: int, rng: np.random.Generator, share: float = 0.15
+) -> Batch:
     """Masks ``padded`` texts; labels are -100 at other positions.
 
     Like DataCollatorForLanguageModeling, but with as many masked words per text as ours.
@@ -55,7 +79,7 @@ def masked(rows: list[np.ndarray], vocab: int, rng: np.random.Generator) -> Batc
     made = padded(rows)
     ids, labels = made["input_ids"].numpy(), np.full_like(made["input_ids"].numpy(), -100)
     for number, text in enumerate(rows):
-        places = 1 + rng.permutation(len(text) - 2)[: data.hidden(len(text))]
+        places = 1 + rng.permutation(len(text) - 2)[: data.hidden(len(text), share)]
         labels[number, places] = ids[number, places]
         fate, other = rng.random(len(places)), rng.integers(data.FIRST, vocab, len(places))
         shown = np.where(fate < 0.9, other, ids[number, places])
@@ -69,6 +93,19 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals, compiled=
     model = BertForMaskedLM(configuration(vocab, width, heads, layers, hidden))
     rng = np.random.default_rng(1)
     batches = [masked(rows, vocab, rng) for rows in _groups("reviews", texts, vocab, batch)]
+    run, facts = _training(model, batches, deals, compiled, _real)
+    return run, {**facts, "masked_tokens": sum(int((b["labels"] >= 0).sum()) for b in batches)}
+
+
+def packed(
+    vocab, width, layers, hidden, kind, length, texts, batch, deals, compiled=False, sparse=False
+):
+    """One step of ModernBERT, in random batches; ``sparse`` has logits at masked positions only."""
+    torch.manual_seed(0)
+    model = ModernBertForMaskedLM(modern(vocab, width, layers, hidden, sparse_prediction=sparse))
+    rng, ids = np.random.default_rng(1), data.texts(kind, texts, vocab)
+    groups = [ids[at : at + batch] for at in range(0, texts, batch)]
+    batches = [masked(rows, vocab, rng, 0.3) for rows in groups]
     run, facts = _training(model, batches, deals, compiled, _real)
     return run, {**facts, "masked_tokens": sum(int((b["labels"] >= 0).sum()) for b in batches)}
 
@@ -90,7 +127,20 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
     """The mean of the last layer's vectors of each text, in the order given or by length."""
     torch.manual_seed(0)
     model = BertModel(configuration(vocab, width, heads, layers, hidden)).eval()
-    ids = data.texts("sst2", texts, vocab)
+    return _embed(model, data.texts("sst2", texts, vocab), batch, ordered)
+
+
+def modern_embed(vocab, width, layers, hidden, kind, texts, batch, ordered=False, compiled=False):
+    """The same with a ModernBERT."""
+    torch.manual_seed(0)
+    model = ModernBertModel(modern(vocab, width, layers, hidden)).eval()
+    return _embed(model, data.texts(kind, texts, vocab), batch, ordered, compiled)
+
+
+def _embed(
+    model: Any, ids: list[np.ndarray], batch: int, ordered: bool, compiled: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    texts, run_model = len(ids), torch.compile(model) if compiled else model
     if ordered:
         ids = sorted(ids, key=len, reverse=True)
     batches = [padded(ids[at : at + batch]) for at in range(0, texts, batch)]
@@ -100,7 +150,7 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
         for _ in range(times):
             out = []
             for made in batches:
-                states = model(**made).last_hidden_state
+                states = run_model(**made).last_hidden_state
                 mask = made["attention_mask"][..., None].to(states.dtype)
                 out.append((states * mask).sum(1) / mask.sum(1))
             vectors = torch.cat(out).numpy()
@@ -172,7 +222,10 @@ def _facts(model: nn.Module, batches: list[Batch]) -> dict[str, Any]:
     }
 
 
-CASES: dict[str, Setup] = {"pretrain": pretrain, "finetune": finetune, "embed": embed}
+CASES: dict[str, Setup] = {
+    "pretrain": pretrain, "finetune": finetune, "embed": embed, "packed": packed,
+    "modern_embed": modern_embed,
+}  # fmt: skip
 
 if __name__ == "__main__":
     serve(CASES)

@@ -17,7 +17,7 @@ ENCODERS = {"encoder-pretrain": 4, "encoder-finetune": 4, "embed": 3}  # numbers
 
 What = Literal[
     "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "vit-train", "embed", "engine", "recurrent", "adapters",
+    "encoder-finetune", "modernbert", "vit-train", "embed", "engine", "recurrent", "adapters",
     "frozen-base", "load",
 ]  # fmt: skip
 
