@@ -205,7 +205,7 @@ def encoder_finetune(settings: Settings) -> list[Table]:
 
 
 def modernbert(settings: Settings) -> list[Table]:
-    """ModernBERT: a training step, and mean vectors, of sentences and of whole reviews."""
+    """ModernBERT: a training step of sentences and of whole reviews, and mean vectors of these."""
     tables = []
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ENCODER}
     name, base = _named(settings, "ModernBERT of 6 layers"), "transformers, eager"
@@ -221,18 +221,18 @@ def modernbert(settings: Settings) -> list[Table]:
         bench.add("transformers, compiled", "packed", given | {"compiled": True}, **peer)
         tables.append((title, bench.measure(settings.turns, None, base), "tokens"))
         bench.close()
-        title = f"mean vectors, {name}, {texts} {kind}"
-        bench = settings.bench(title)
-        ours = size | {"tokens": 2048}
-        bench.add("transformer_jax, packed", "modern_embed", ours, module=OURS_ENCODER)
-        theirs = size | {"batch": batch}
-        bench.add(base, "modern_embed", theirs, **peer)
-        ordered = theirs | {"ordered": True}
-        bench.add(f"{base}, sorted by length", "modern_embed", ordered, **peer)
-        compiled = theirs | {"compiled": True}
-        bench.add("transformers, compiled", "modern_embed", compiled, **peer)
-        tables.append((title, bench.measure(settings.turns, texts, base), "texts"))
-        bench.close()
+    title = f"mean vectors, {name}, {texts} {kind}"
+    bench = settings.bench(title)
+    ours = size | {"tokens": 2048}
+    bench.add("transformer_jax, packed", "modern_embed", ours, module=OURS_ENCODER)
+    theirs = size | {"batch": batch}
+    bench.add(base, "modern_embed", theirs, **peer)
+    ordered = theirs | {"ordered": True}
+    bench.add(f"{base}, sorted by length", "modern_embed", ordered, **peer)
+    compiled = theirs | {"compiled": True}
+    bench.add("transformers, compiled", "modern_embed", compiled, **peer)
+    tables.append((title, bench.measure(settings.turns, texts, base), "texts"))
+    bench.close()
     return tables
 
 

@@ -338,6 +338,7 @@ SETTINGS = {
         embedding.embedding_size mixer.cell mixer.bptt_length mixer.kernel_size mixer.dilations
         head.mlm_transform head.mlm_transform_activation head.mlm_transform_bias
         labels.transform labels.pooling positions.rope_local_theta norm.first
+        scores.full_attention_every
         head.pooler head.pooler_activation image.image_size image.patch_size image.num_channels
         image.stem image.stem_channels image.patch_bias image.pooling image.distillation
         features.num_features features.stacked_frames""",

@@ -299,7 +299,7 @@ def test_local_layers_as_all_versions_say_them(tmp_path):
     assert (plain.positions.rope_theta, plain.positions.rope_local_theta) == (160_000.0, 10_000.0)
     other = {"global_attn_every_n_layers": 2, "global_rope_theta": 9.0, "local_rope_theta": None}
     found = config_of("modernbert", tmp_path / "c", **new, **other)
-    assert found.scores.sliding_window_layers == (1, 3)
+    assert found.scores.full_attention_every == 2
     assert (found.positions.rope_theta, found.positions.rope_local_theta) == (9.0, None)
     full = config_of("modernbert", tmp_path / "d", layer_types=["full_attention"] * 4)
     assert (full.scores.sliding_window, full.positions.rope_local_theta) == (None, None)

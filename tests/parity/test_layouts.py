@@ -192,6 +192,7 @@ CHANGES = [
     ("scores.sliding_window", "mistral", 8),
     ("scores.sliding_window_every", "gemma2", 1),
     ("scores.sliding_window_layers", "qwen2_late", (1,)),
+    ("scores.full_attention_every", "modernbert", 2),
     slow("scores.sliding_window_layers", "qwen3_mixed", (0, 1, 2)),
     ("feed_forward.d_ff", "gpt2", 96),
     ("feed_forward.activation", "bert", "gelu_tanh"),

@@ -279,6 +279,7 @@ def _usual(config: TransformerConfig, model: Model) -> TransformerConfig:
             sliding_window=config.scores.sliding_window if local else None,
             sliding_window_every=1,
             sliding_window_layers=local or None,
+            full_attention_every=None,
         ),
         norm=dataclasses.replace(config.norm, final=config.final_norm),
         positions=_usual_positions(config),

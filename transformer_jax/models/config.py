@@ -260,6 +260,8 @@ class ScoreConfig(Configuration, group="scores"):
     sliding_window: Count | None = None  # each token sees keys fewer than this many tokens away
     sliding_window_every: Count = 1  # only every so many layers have the window (Gemma 2: 2)
     sliding_window_layers: tuple[Amount, ...] | None = None  # or only these layers have it, from 0
+    # Or all layers but one of so many have it, of which the first sees all (ModernBERT: 3).
+    full_attention_every: Annotated[int, Range(2, 1 << 12)] | None = None
 
     def window_of(self, layer: int) -> int | None:
         """Sliding window of a layer; None for full attention.
@@ -268,9 +270,13 @@ class ScoreConfig(Configuration, group="scores"):
             >>> scores = ScoreConfig(sliding_window=8, sliding_window_layers=(1, 2))
             >>> [scores.window_of(i) for i in range(4)]
             [None, 8, 8, None]
+            >>> scores = ScoreConfig(sliding_window=8, full_attention_every=3)
+            >>> [scores.window_of(i) for i in range(4)]
+            [None, 8, 8, None]
         """
-        layers = self.sliding_window_layers
+        layers, full = self.sliding_window_layers, self.full_attention_every
         local = layer % self.sliding_window_every == 0 if layers is None else layer in layers
+        local = local if full is None else layer % full > 0
         return self.sliding_window if local else None
 
     def check(self, layers: int) -> None:
@@ -279,7 +285,13 @@ class ScoreConfig(Configuration, group="scores"):
         Raises:
             ConfigError: Names the field, its value and what is allowed.
         """
-        chosen = self.sliding_window_layers
+        chosen, full = self.sliding_window_layers, self.full_attention_every
+        others = chosen is not None or self.sliding_window_every != 1
+        if full is not None and (self.sliding_window is None or others):
+            raise ConfigError(
+                f"scores.full_attention_every is {full}: it needs scores.sliding_window, and no "
+                f"other choice of layers"
+            )
         if chosen is None:
             return
         if self.sliding_window is None or self.sliding_window_every != 1:

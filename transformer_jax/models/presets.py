@@ -136,10 +136,7 @@ def modernbert(
             kind="rope", max_length=max_length, rope_theta=160_000.0, rope_local_theta=10_000.0
         ),
         attention=AttentionConfig(num_heads=max(1, d_model // 64), bias=False, out_bias=False),
-        scores=ScoreConfig(
-            sliding_window=window // 2 + 1,
-            sliding_window_layers=tuple(i for i in range(num_layers) if i % 3),
-        ),
+        scores=ScoreConfig(sliding_window=window // 2 + 1, full_attention_every=3),
         feed_forward=FeedForwardConfig(d_ff=d_ff, activation="gelu", gated=True, bias=False),
         norm=NormConfig(placement="pre", first=False, bias=False, residual_dropout=0.0),
         head=HeadConfig(bias=True, mlm_transform=True, mlm_transform_bias=False),

@@ -33,7 +33,7 @@ from transformer_jax.interop.family import (
     ties_head,
 )
 from transformer_jax.interop.key_table import KeyTable, activation, flag, number, size, written
-from transformer_jax.models.config import PositionConfig, TransformerConfig
+from transformer_jax.models.config import PositionConfig, ScoreConfig, TransformerConfig
 
 __all__ = ["FAMILIES"]
 
@@ -78,7 +78,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     every = fields.whole("global_attn_every_n_layers", default=3)
     # The size counts both sides, and the token between them once more.
     window = fields.whole("local_attention", default=128, least=0) // 2 + 1
-    scores = windows(fields, window, lambda layer: layer % every > 0)
+    scores = _regular(windows(fields, window, lambda layer: layer % every > 0), fields)
     settings = {
         "decoder_layers": 0,
         "embedding.scale": 1.0,
@@ -97,6 +97,23 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     prefix = "model." if tensors.has(_WORDS) else ""
     config = _TABLE.config(fields, settings)
     return encoder(fields, config, prefix=prefix, task=task, words=words)
+
+
+def _regular(scores: ScoreConfig, fields: ConfigReader) -> ScoreConfig:
+    """Returns the windows, by the distance between global layers if it is the same for all."""
+    layers = fields.whole("num_hidden_layers")
+    kinds = [FULL if scores.window_of(i) is None else SLIDING for i in range(layers)]
+    every = _distance(kinds)
+    if every is None or scores.sliding_window is None:
+        return scores
+    return ScoreConfig(sliding_window=scores.sliding_window, full_attention_every=every)
+
+
+def _distance(kinds: list[str]) -> int | None:
+    """Returns the distance between global layers, of which the first layer is one, or None."""
+    layers = len(kinds)
+    usual = lambda every: [SLIDING if layer % every else FULL for layer in range(layers)]
+    return next((every for every in range(2, layers + 1) if kinds == usual(every)), None)
 
 
 def _positions(fields: ConfigReader, *, local: bool) -> PositionConfig:
@@ -161,7 +178,6 @@ def fields(model: Model) -> dict[str, Json]:
     kinds, pooling = layer_types(config), {ours: theirs for theirs, ours in _POOLING.items()}
     rope = rope_fields(config.positions, config.head_dim)
     inner = rope_fields(config.positions.local, config.head_dim)
-    every = next((n for n in range(1, len(kinds) + 1) if kinds == _usual(len(kinds), n)), 3)
     window = config.scores.sliding_window
     return {
         "model_type": "modernbert",
@@ -174,15 +190,10 @@ def fields(model: Model) -> dict[str, Json]:
         "layer_types": kinds,
         "rope_parameters": {FULL: rope["rope_parameters"], SLIDING: inner["rope_parameters"]},
         # Read by versions before transformers 5, which know no other order.
-        "global_attn_every_n_layers": every,
+        "global_attn_every_n_layers": _distance(kinds) or (3 if SLIDING in kinds else 1),
         "global_rope_theta": rope["rope_theta"],
         "local_rope_theta": inner["rope_theta"],
     }
-
-
-def _usual(layers: int, every: int) -> list[str]:
-    """Returns the kinds of layers of which one of every ``every`` is global, the first too."""
-    return [SLIDING if layer % every else FULL for layer in range(layers)]
 
 
 def _with_activation(config: TransformerConfig) -> TransformerConfig:
