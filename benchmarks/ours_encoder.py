@@ -155,18 +155,8 @@ class _Numbers:
 def embed(vocab, width, heads, layers, hidden, texts, tokens):
     """The program of ``embed``: mean vectors of the last layer, with ids as words."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
-    return _embed(config, data.texts("sst2", texts, vocab), tokens)
-
-
-def modern_embed(vocab, width, layers, hidden, kind, texts, tokens):
-    """The same with a ModernBERT."""
-    config = modernbert(width, layers, hidden, vocab_size=vocab)
-    return _embed(config, data.texts(kind, texts, vocab), tokens)
-
-
-def _embed(config: TransformerConfig, ids: list[np.ndarray], tokens: int) -> Any:
     graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
-    vocab, texts = config.vocab_size, len(ids)
+    ids = data.texts("sst2", texts, vocab)
     reader: Any = _Numbers(vocab, [text[1:-1].tolist() for text in ids])
     vectors = Embedder((graph, params), reader, tokens=tokens)
     names = [str(i) for i in range(texts)]
@@ -251,7 +241,6 @@ def _real(made: Batch) -> int:
 
 CASES: dict[str, Setup] = {
     "pretrain": pretrain, "finetune": finetune, "embed": embed, "packed": packed,
-    "modern_embed": modern_embed,
 }  # fmt: skip
 
 if __name__ == "__main__":

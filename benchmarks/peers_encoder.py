@@ -17,7 +17,6 @@ from transformers import (
     BertModel,
     ModernBertConfig,
     ModernBertForMaskedLM,
-    ModernBertModel,
 )
 from transformers.utils import logging
 
@@ -127,20 +126,7 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
     """The mean of the last layer's vectors of each text, in the order given or by length."""
     torch.manual_seed(0)
     model = BertModel(configuration(vocab, width, heads, layers, hidden)).eval()
-    return _embed(model, data.texts("sst2", texts, vocab), batch, ordered)
-
-
-def modern_embed(vocab, width, layers, hidden, kind, texts, batch, ordered=False, compiled=False):
-    """The same with a ModernBERT."""
-    torch.manual_seed(0)
-    model = ModernBertModel(modern(vocab, width, layers, hidden)).eval()
-    return _embed(model, data.texts(kind, texts, vocab), batch, ordered, compiled)
-
-
-def _embed(
-    model: Any, ids: list[np.ndarray], batch: int, ordered: bool, compiled: bool = False
-) -> tuple[Any, dict[str, Any]]:
-    texts, run_model = len(ids), torch.compile(model) if compiled else model
+    ids = data.texts("sst2", texts, vocab)
     if ordered:
         ids = sorted(ids, key=len, reverse=True)
     batches = [padded(ids[at : at + batch]) for at in range(0, texts, batch)]
@@ -150,7 +136,7 @@ def _embed(
         for _ in range(times):
             out = []
             for made in batches:
-                states = run_model(**made).last_hidden_state
+                states = model(**made).last_hidden_state
                 mask = made["attention_mask"][..., None].to(states.dtype)
                 out.append((states * mask).sum(1) / mask.sum(1))
             vectors = torch.cat(out).numpy()
@@ -224,7 +210,6 @@ def _facts(model: nn.Module, batches: list[Batch]) -> dict[str, Any]:
 
 CASES: dict[str, Setup] = {
     "pretrain": pretrain, "finetune": finetune, "embed": embed, "packed": packed,
-    "modern_embed": modern_embed,
 }  # fmt: skip
 
 if __name__ == "__main__":
