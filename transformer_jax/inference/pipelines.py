@@ -545,7 +545,8 @@ class ZeroShotClassificationPipeline(Pipeline):
 
     def __init__(self, task: str, model: Predictor, given: Mapping[str, object]):
         super().__init__(task, model, given)
-        entails = [i for i, label in enumerate(self.model.labels) if _is_entailment(label)]
+        labels = [label.lower() for label in self.model.labels]
+        entails = [i for i, label in enumerate(labels) if label.startswith("entail")]
         if not entails:
             raise ConfigError(
                 f"pipeline {task}: no label of {self.model._opened.facts.source} begins with "
@@ -617,10 +618,6 @@ class ZeroShotClassificationPipeline(Pipeline):
             names = [labels[i] for i in order]
             found.append({"sequence": text, "labels": names, "scores": row[order].tolist()})
         return found[0] if isinstance(sequences, str) else found
-
-
-def _is_entailment(label: str) -> bool:
-    return label.lower().startswith("entail")
 
 
 # --- Tags of tokens -------------------------------------------------------------------------------
@@ -1298,15 +1295,14 @@ class TextGenerationPipeline(_Generating):
         one = isinstance(text_inputs, str) or (bool(inputs) and isinstance(inputs[0], Mapping))
         if inputs and not isinstance(inputs[0], str):
             chats = cast(list[Chat], [inputs] if one else inputs)
-            return _records_of([self._answer(chat, given) for chat in chats], one)
-        prompts = listed(inputs)
-        return _records_of(
-            [
+            found = [self._answer(chat, given) for chat in chats]
+        else:
+            prompts = listed(inputs)
+            found = [
                 [{"generated_text": self._whole(prompt, text, given)} for text in texts]
                 for prompt, texts in zip(prompts, self._texts(prompts, given), strict=True)
-            ],
-            one,
-        )
+            ]
+        return found[0] if one else found
 
     def _texts(self, prompts: list[str], given: TextGenerationOptions) -> list[list[str]]:
         """Returns the continuations of each prompt."""
@@ -1351,10 +1347,6 @@ class TextGenerationPipeline(_Generating):
         if not given.get("return_full_text", True):
             return [{"generated_text": text}]
         return [{"generated_text": [*chat, {"role": "assistant", "content": text}]}]
-
-
-def _records_of(rows: list[list[ContinuationRecord]], one: bool) -> object:
-    return rows[0] if one else rows
 
 
 # --- Pictures and recordings ----------------------------------------------------------------------
