@@ -343,7 +343,7 @@ SAMPLES: tuple[Sample, ...] = (
            _summaries, "1 texts: It rains. A lot. -> Rain."),
     Sample("SAMSum, one list", "train.json",
            json.dumps([{"dialogue": "A: Hi", "summary": "Hi."}], indent=1), _summaries,
-           "one list of objects, and an object in each line is needed: `jq", True),
+           "one list of objects, and an object in each line is needed, as `jq", True),
     # --- Texts, preferences and conversations ---
     Sample("WikiText", "wiki.train.tokens", _lines("", " = Ada = ", "", " Ada was <unk> . "),
            _documents("line"), "2 documents: = Ada ="),

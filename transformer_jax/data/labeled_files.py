@@ -739,7 +739,7 @@ class _Layout:
         texts = sum(" " in row[word or 0].strip() for row in every if len(row) > (word or 0))
         if 2 * texts > len(every):
             raise DataError(
-                f"{path}: column {(word or 0) + 1} has texts of several words, but tag reads a "
+                f"{path}: texts of several words are in column {(word or 0) + 1}, but tag reads a "
                 f"word with its tag in each line: classify learns classes of texts"
             )
         most = max(1, place, word or 0)

@@ -9,11 +9,10 @@ import json
 import math
 import os
 import pathlib
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.core.errors import ConfigError, DataError, pasted, plural
 from transformer_jax.core.task_progress import log
 from transformer_jax.data.bad_rows import FIRST, BadRows, RowErrors, Unread
 from transformer_jax.data.data_sets import columnar_rows, is_columnar, named_classes, table_files
@@ -558,10 +557,9 @@ def _file_objects(file: str, flag: str, rows: RowErrors) -> Iterator[tuple[int, 
     else:
         for number, line in numbered_lines(file, flag, rows):
             if number == 1 and (line.strip() == "[" or line.lstrip().startswith("[{")):
-                lines = pathlib.Path(file).with_suffix(".jsonl").name
                 raise DataError(
-                    f"{file}: one list of objects, and an object in each line is needed: "
-                    f"`jq -c '.[]' {shlex.quote(file)} > {shlex.quote(lines)}`"
+                    f"{file}: one list of objects, and an object in each line is needed, as "
+                    f"{pasted('jq', '-c', '.[]', file)} writes them: store its output as .jsonl"
                 )
             with rows:
                 yield number, JsonRow.parse(line, f"{file}:{number}") if line.strip() else None

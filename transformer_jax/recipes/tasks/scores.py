@@ -67,6 +67,11 @@ def predict(predictor: TaskRunner, kind: str, labels: Sequence[str], part: Label
 def _numbers(part: Labeled, labels: Sequence[str]) -> np.ndarray:
     numbers = class_numbers(labels)
     given = numbered_labels(part)
+    if {label for _, label in given} == {"-1"} - numbers.keys():
+        raise DataError(
+            f"{part.name}: all labels are -1, which stands for those that are withheld: give other "
+            f"data, such as the validation split"
+        )
     for i, label in given:
         if label not in numbers:
             raise DataError(
