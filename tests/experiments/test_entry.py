@@ -93,6 +93,18 @@ def test_a_repeated_flag_of_several_values_has_all_of_them():
     assert found.first == "newline"  # of one value the last counts
 
 
+def test_passes_that_a_flag_gives_are_not_those_of_the_named_steps(caplog):
+    named = LANGUAGE_RUNS["char-cpu"][1]
+    assert named.training.steps is not None
+    asked = en_asked(decoder_only.FAMILY, "char-cpu", "--training.epochs", "2").training
+    assert (asked.steps, asked.epochs) == (None, 2)
+    asked = en_asked(decoder_only.FAMILY, "char-cpu", "--training.epochs", "None").training
+    assert asked.steps == named.training.steps
+    both = ["--training.epochs", "2", "--training.steps", "9"]
+    assert en_asked(decoder_only.FAMILY, "char-cpu", *both).training.steps == 9
+    assert "training.epochs is not used" in caplog.text
+
+
 def test_an_ngram_run_begins_from_the_configuration_of_another(tmp_path, capsys):
     directory = en_run(tmp_path, LANGUAGE_RUNS["ngram"][1])
     asked = en_asked(decoder_only.FAMILY, "--config", str(directory.config), "--model.order", "3")

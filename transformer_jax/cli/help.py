@@ -13,11 +13,11 @@ __all__ = ["kinds_help", "runs_help", "usual_help"]
 # The settings that are changed most often, in this order; help shows the first ones of a run.
 _USUAL = (
     *("init_from", "task.init_from", "data.source", "data.target", "data.train", "data.text"),
-    *("data.valid", "output", "training.epochs", "training.steps", "data.test"),
+    *("data.images", "data.valid", "output", "training.epochs", "training.steps", "data.test"),
     *("optimizer.learning_rate", "training.max_tokens", "training.batch_size", "mesh.fsdp"),
     "tokenizer.vocab_size",
 )
-_SHOWN = 8  # without the flags of every run
+_SHOWN = 9  # without the flags of every run
 _OF_EVERY_RUN = (
     ("--config FILE", "start from the settings in a config.json, which flags override"),
     ("--plan DEVICES", "only compile the run for devices, present or not: h200:8, v5e:2x4"),

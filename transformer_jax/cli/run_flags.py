@@ -85,7 +85,13 @@ def asked_run(program: str, commands: Commands, arguments: Sequence[str]) -> Ask
     if run.output is not None and not run.output.strip():
         raise ConfigError("--output is empty: name a run directory, or leave it out")
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
-    return AskedRun(name, run, named, _settings(words))
+    given, training = _settings(words), getattr(run, "training", run)
+    if "training.epochs" in given and training.epochs is not None:
+        if "training.steps" not in given:  # they would end the run, not the epochs
+            run = dataclasses.replace(run, training=dataclasses.replace(training, steps=None))
+        elif training.steps is not None:
+            log.warning("training.steps ends the run: training.epochs is not used")
+    return AskedRun(name, run, named, given)
 
 
 def _named_run(
