@@ -76,6 +76,21 @@ def test_h22_columns_go_by_the_names_of_the_header_or_by_number(write):
     assert (found.texts, found.text_pairs, found.labels) == (["a bee.", "a see."], None, ["1", "0"])
 
 
+def test_a_first_row_that_may_have_names_is_told(write, capsys):
+    read = LabeledOptions(text="1", label="2")
+    rows = "Opinion,Mood (final)\na film,good\nno film,bad\na dog,good\nno dog,bad\n"
+    path = write(rows, "a.csv")
+    assert read_sentences(path, "classify", read).labels[0] == "Mood (final)"
+    said = "a.csv:1: read as an example, because columns are given by number, and no other has"
+    assert said in capsys.readouterr().err
+    named = LabeledOptions(text="1", label="2", header=True)
+    assert read_sentences(path, "classify", named).labels == ["good", "bad"] * 2
+    read_sentences(write(rows.partition("\n")[2], "b.csv"), "classify", read)
+    assert "read as an example" not in capsys.readouterr().err
+    with pytest.raises(DataError, match="columns 'text' and 'label' are not in the header, which"):
+        read_sentences(path, "classify", LabeledOptions())
+
+
 def test_h22_a_regression_reads_one_sentence_or_two(write):
     path = write("5.00\ta\tb\n1e-1\tc\td\n")
     options = {"text": "2", "text_pair": "3", "label": "1"}
@@ -130,9 +145,9 @@ def test_squad_gives_questions_in_order_and_answers_by_character(write):
         ("words\tlabel\na\t1\n", "classify", {}, r":1: column 'text' is not in the header, "
          r"which has 'words', 'label': give data.read.text"),
         ("text\ttext\tlabel\na\tb\t1\n", "classify", {}, r":1: column 'text' is twice in"),
-        ("a\tb\tlabel\nc\td\t1\n", "pair", {}, r":1: column 'text' is not and column 'second' is "
+        ("a\tb\tlabel\nc\td\t1\n", "pair", {}, r":1: columns 'text' and 'second' are "
          r"not in the header, which has 'a', 'b', 'label': give data.read.text and"),
-        ("text label\na 1\n", "classify", {}, r"number from 1; columns are separated by tabs"),
+        ("text label\na 1\n", "classify", {}, r"header True; columns are separated by tabs"),
         ("text\tlabel\na\t1\n", "classify", {"text": "²"}, r":1: column '²' is not in the header"),
         ("text\tlabel\na\t1\n", "classify", {"text": "9" * 5000}, r":1: column '9{5000}' is not"),
         ("text\tlabel\na\t3,5\n", "regress", {}, r":2: the label '3,5' is not a finite number"),

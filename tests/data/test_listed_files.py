@@ -5,7 +5,7 @@ import json
 import pytest
 
 from transformer_jax.cli.caption import Caption
-from transformer_jax.cli.support.input_lines import given_lines
+from transformer_jax.cli.support.input_lines import given_lines, given_texts
 from transformer_jax.cli.support.pictures import picture_paths
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.files import listed_path
@@ -90,3 +90,11 @@ def test_names_on_this_machine_are_relative_to_the_file(tmp_path):
     (tmp_path / "pairs.json").write_text(json.dumps({"de-en": ["a.de", "/b/a.en"]}))
     found = read_table(str(tmp_path / "pairs.json"), "data.pairs")
     assert found == {"train": (f"de-en={tmp_path}/a.de,/b/a.en",)}
+
+
+def test_the_name_of_a_file_among_texts_is_told(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("text\n")
+    texts = (str(tmp_path / "a.csv"), "a dog", "x" * 5000)
+    assert [text for _, text in given_texts(texts)] == [*texts]
+    said = capsys.readouterr().err
+    assert said == f"note: {texts[0]} is a file, but read as a text: < {texts[0]} gives its lines\n"

@@ -40,7 +40,7 @@ class Answer(PredictionCommand):
         """
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
-        from transformer_jax.cli.support.input_lines import file_lines, given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import file_lines, given_texts, windows, write
         from transformer_jax.inference.encoders import check_question, check_task, task_runner
 
         if str(self.context) == "-" and not self.questions:
@@ -55,7 +55,7 @@ class Answer(PredictionCommand):
         predictor = task_runner(Pretrained.load(facts))
         none = number = 0
         write(*HEADER)
-        for window in windows(given_lines(self.questions), READ_AHEAD):
+        for window in windows(given_texts(self.questions), READ_AHEAD):
             for name, question in window:
                 check_question(facts.preparation, question, name)
             asked = [question for _, question in window]

@@ -65,7 +65,7 @@ class Classify(PictureFlags, PredictionCommand):
             return classify_pictures(self, facts)
         self.refuse_skipping("texts")
         self.check_labels()
-        from transformer_jax.cli.support.input_lines import given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import given_texts, windows, write
         from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.encoding.rewards import RewardRunner
         from transformer_jax.inference.encoding.task_runner import UnreadTextError
@@ -75,7 +75,7 @@ class Classify(PictureFlags, PredictionCommand):
         predictor = task_runner(Pretrained.load(facts))
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
-        for window in windows(given_lines(self.texts), self.buffer_size):
+        for window in windows(given_texts(self.texts), self.buffer_size):
             given: list[Any]
             if isinstance(predictor, RewardRunner):
                 read = functools.partial(_rewarded, self.run, predictor)

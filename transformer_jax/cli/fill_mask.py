@@ -29,7 +29,7 @@ class FillMask(PredictionCommand):
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""
-        from transformer_jax.cli.support.input_lines import given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import given_texts, windows, write
         from transformer_jax.inference.encoders import check_masks, mask_filler
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
@@ -37,7 +37,7 @@ class FillMask(PredictionCommand):
         check_masks(facts)
         fill = mask_filler(Pretrained.load(facts))
         number = 0
-        for window in windows(given_lines(self.texts), READ_AHEAD):
+        for window in windows(given_texts(self.texts), READ_AHEAD):
             for name, text in window:
                 fill.encode(text, name)  # errors name the line, before any output
             found = fill([text for _, text in window], top=self.top)

@@ -32,7 +32,7 @@ class Tag(PredictionCommand):
 
     def __call__(self) -> int:
         """Tags lines until the input ends."""
-        from transformer_jax.cli.support.input_lines import given_lines, windows, write
+        from transformer_jax.cli.support.input_lines import given_texts, windows, write
         from transformer_jax.data.words import blank_words
         from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.pretrained import Pretrained, read_facts
@@ -40,7 +40,7 @@ class Tag(PredictionCommand):
         facts = read_facts(self.run, self.checkpoint, self.opening())
         names = check_task(facts, *TASKS).labels
         predictor = task_runner(Pretrained.load(facts))
-        for window in windows(given_lines(self.texts), READ_AHEAD):
+        for window in windows(given_texts(self.texts), READ_AHEAD):
             sentences = [blank_words(text) for _, text in window]
             found = predictor.tags(sentences)
             for words, tags in zip(sentences, found, strict=True):

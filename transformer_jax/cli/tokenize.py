@@ -33,12 +33,12 @@ class Tokenize(RunCommand):
 
     def __call__(self) -> int:
         """Prints a row per token."""
-        from transformer_jax.cli.support.input_lines import given_lines, windows
+        from transformer_jax.cli.support.input_lines import given_texts, windows
 
         tokenizer, prepare = self.tokenizer()
         out, number = sys.stdout.buffer, 0
         out.write(tsv("text", "id", "token"))
-        for window in windows(given_lines(self.texts), _WINDOW):
+        for window in windows(given_texts(self.texts), _WINDOW):
             for ids in tokenizer.encode_batch([prepare(text) for _, text in window]):
                 number += 1
                 for id, name in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):

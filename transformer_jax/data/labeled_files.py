@@ -199,7 +199,21 @@ def read_sentences(
     else:
         format: CellFormat = "csv" if kind == "csv" else "tsv"
         rows = table_cells(source_name(source), format, wanted, read.header, where, bad)
-    return collect_sentences(rows, bad, task, second, Preparation.of(read))
+    found = collect_sentences(rows, bad, task, second, Preparation.of(read))
+    if kind != "jsonl" and read.header is None and task != "regress":
+        _note_first_row(found, fields)
+    return found
+
+
+def _note_first_row(found: Sentences, fields: Sequence[tuple[str, str]]) -> None:
+    """Tells that the first row is an example if its class looks like the name of a column."""
+    first = found.labels[0]
+    if all(is_number(column) for _, column in fields) and first not in found.labels[1:]:
+        log(
+            f"{found.name}:{found.lines[0]}: read as an example, because columns are given by "
+            f"number, and no other has its class {first!r}: if it has their names, say so by "
+            f"data.read.header True"
+        )
 
 
 def collect_sentences(
@@ -453,16 +467,24 @@ def _places(
             wrong.append((f"data.read.{option}", column, "twice" if column in names else "not"))
     if wrong:
         shown = ", ".join(repr(name[:30]) for name in names[:12])
-        columns = " and ".join(f"column {column!r} is {times}" for _, column, times in wrong)
+        columns = " and ".join(_missing(wrong))
         options = " and ".join(option for option, *_ in wrong)
         hint = f"; columns are separated by {mark}s" if len(names) < len(fields) else ""
         if mark == "comma" and any("\t" in name for name in names):
             hint = "; the first line has tabs: give data.read.format tsv"
         raise DataError(
-            f"{place}: {columns} in the header, which has {shown}: give {options}, a name or a "
-            f"number from 1{hint}"
+            f"{place}: {columns} in the header, which has {shown}: give {options}, a name, or a "
+            f"number from 1 and data.read.header True{hint}"
         )
     return places
+
+
+def _missing(wrong: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Yields which columns are not in a header, and which are twice."""
+    for times in dict.fromkeys(times for *_, times in wrong):
+        names = [repr(column) for _, column, found in wrong if found == times]
+        many = len(names) > 1
+        yield f"column{'s' * many} {' and '.join(names)} {'are' if many else 'is'} {times}"
 
 
 def _jsonl(

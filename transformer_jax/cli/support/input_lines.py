@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "file_lines",
     "given_lines",
+    "given_texts",
     "layers_of",
     "note_prompts",
     "requests_of",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+_LONGEST_NAME = 200  # a longer text is not looked for among files
 
 
 def file_lines(path: Path, flag: str = "", what: str = "texts") -> Iterator[str]:
@@ -58,6 +61,14 @@ def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     if not texts:
         for number, line in enumerate(file_lines(Path("-")), 1):
             yield f"<stdin>:{number}", line
+
+
+def given_texts(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the same for texts that are no paths; a note says that one is the name of a file."""
+    for text in texts:
+        if len(text) < _LONGEST_NAME and Path(text).is_file():
+            note(f"{text} is a file, but read as a text: < {text} gives its lines")
+    return given_lines(texts)
 
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
