@@ -157,7 +157,7 @@ def test_texts_have_rows_with_their_references_and_log_probabilities(tmp_path):
     )
     texts = [made("ein, Hund", "a dog", -1.5, 3), made("Katze", 'a "cat"\nsat', -0.25, 5)]
     references = [["the dog", "a dog"], ["cat"]]
-    assert write_texts(tmp_path / "a.csv", texts, references) == 0
+    assert write_texts(tmp_path / "a.csv", texts, references, "source") == 0
     assert rows_of(tmp_path / "a.csv") == [
         ["source", "reference", "reference 2", "predicted", "log_prob", "tokens"],
         ["ein, Hund", "the dog", "a dog", "a dog", "-1.5", "3"],
@@ -165,7 +165,14 @@ def test_texts_have_rows_with_their_references_and_log_probabilities(tmp_path):
     ]
     read = read_outputs(tmp_path / "a.csv")
     assert read == ("translate", ["a dog", 'a "cat"\nsat'], references)
-    assert write_texts(tmp_path / "a.txt", texts, references) == 0
+    for of, task in (
+        ("document", "summarize"),
+        ("recording", "transcribe"),
+        ("picture", "caption"),
+    ):
+        write_texts(tmp_path / "b.csv", texts, references, of)
+        assert read_outputs(tmp_path / "b.csv") == (task, *read[1:])
+    assert write_texts(tmp_path / "a.txt", texts, references, "source") == 0
     assert (tmp_path / "a.txt").read_text() == 'a dog\na "cat" sat\n'
 
 

@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.flags import check_flags, flags_of
 from transformer_jax.cli.help import kinds_help
-from transformer_jax.cli.output import check_file
+from transformer_jax.cli.output import check_file, wrote
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.cli.support.run_command import PredictionCommand
 from transformer_jax.core.config_fields import OutputPath
@@ -87,7 +87,12 @@ def evaluate(program: str, arguments: Sequence[str], recipes: Sequence[str]) -> 
     check_file("--output", request.output)
     prepare_process()
     facts = dataclasses.replace(facts, checkpoint=request.checkpoint, opening=request.opening())
-    return recipe.evaluate(request, facts)
+    code = recipe.evaluate(request, facts)
+    from transformer_jax.parallel.mesh import is_main_process
+
+    if request.output is not None and not code and is_main_process():
+        wrote(request.output)
+    return code
 
 
 def _parse_by_any(recipes: Sequence[str], arguments: Sequence[str], program: str) -> None:

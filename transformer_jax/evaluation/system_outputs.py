@@ -211,6 +211,14 @@ def _predictions(path: Path, task: OutputTask | None) -> SystemOutputs:
     return found
 
 
+# Tasks by the first column of a table of texts.
+_TEXTS: dict[str, OutputTask] = {
+    "document": "summarize",
+    "recording": "transcribe",
+    "picture": "caption",
+}
+
+
 def _task_of(names: Sequence[str]) -> OutputTask:
     """Returns the task of a table of predictions by its columns."""
     if "sentence" in names:
@@ -220,4 +228,4 @@ def _task_of(names: Sequence[str]) -> OutputTask:
     if "label" in names:
         classes = any(name.startswith("probability of ") for name in names)
         return "classify" if classes else "regress"
-    return "translate"
+    return _TEXTS.get(names[0], "translate")

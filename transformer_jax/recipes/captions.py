@@ -245,7 +245,7 @@ class Captions(Recipe[CaptionRun, ImageSplits]):
                 )
             texts += written
             given += wanted
-        return write_texts(request.output, texts, given)
+        return write_texts(request.output, texts, given, "picture")
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from pictures to captions."""

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.core.errors import ConfigError
 from transformer_jax.core.task_progress import log
@@ -94,7 +94,10 @@ def required(request: Any, title: str, *names: str) -> list[str]:
 
 
 def write_texts(
-    output: Path | None, texts: "Sequence[Translation]", references: Sequence[Sequence[str]]
+    output: Path | None,
+    texts: "Sequence[Translation]",
+    references: Sequence[Sequence[str]],
+    of: Literal["source", "document", "recording", "picture"],
 ) -> int:
     """Writes texts to the file of ``--output``, and returns the exit code.
 
@@ -104,6 +107,8 @@ def write_texts(
             writes nothing.
         texts: Sources with their texts.
         references: The references of each.
+        of: What the texts are of: the name of the first column, by which ``score-file`` knows
+            translations, summaries, transcripts and captions.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -117,7 +122,7 @@ def write_texts(
     for one, wanted in zip(texts, references, strict=True):
         given, best = [*wanted, *[""] * (len(names) - len(wanted))], one.hypotheses[0]
         rows.append([one.source, *given, one.text, best.log_prob, len(best.tokens)])
-    write_table(output, ["source", *names, "predicted", "log_prob", "tokens"], rows)
+    write_table(output, [of, *names, "predicted", "log_prob", "tokens"], rows)
     return 0
 
 

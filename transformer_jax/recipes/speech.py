@@ -199,7 +199,7 @@ class Speech(Recipe[SpeechRun, "SpeechSplits"]):
             limit=LIMIT_FLAGS,
         )
         print(shown_scores(scores))
-        return write_texts(request.output, texts, [[text] for text in listed.texts])
+        return write_texts(request.output, texts, [[text] for text in listed.texts], "recording")
 
     def predictor(self, facts: "Facts") -> Any:
         """Returns a function from recordings to texts."""

@@ -148,4 +148,4 @@ class Summarization(TextToText[SummarizationRun, SummarySplits]):
         _, summaries = score_summaries(
             opened.model, opened.tokenizer, texts, evaluation, search, limit="--max-len-b"
         )
-        return write_texts(request.output, summaries, texts.references)
+        return write_texts(request.output, summaries, texts.references, "document")

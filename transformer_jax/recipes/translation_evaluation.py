@@ -92,7 +92,7 @@ def evaluate_translator(request: EvaluateTranslator, facts: "Facts") -> int:
     if len(tests) > 1:
         means = mean_scores({name: one.to_dict() for name, one in scores.items()})
         print(f"mean of {plural(len(tests), 'direction')}: {means}")
-    return write_texts(request.output, written, references)
+    return write_texts(request.output, written, references, "source")
 
 
 def _further_references(

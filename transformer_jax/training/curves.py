@@ -24,15 +24,20 @@ class Curves:
         path: The picture.
         labels: Labels of the training and the validation loss.
         scores: Names of the other validation scores.
+        counts: What the loss is a mean over, such as ``tokens``.
     """
 
-    def __init__(self, path: Path, labels: tuple[str, str], scores: Sequence[str]):
-        self.path, self.labels, self.scores = path, labels, scores
+    def __init__(
+        self, path: Path, labels: tuple[str, str], scores: Sequence[str], counts: str = "tokens"
+    ):
+        self.path, self.labels, self.scores, self.counts = path, labels, scores, counts
         self._due = time.monotonic() + _PERIOD
 
     def draw(self, history: Sequence[MetricsLine]) -> None:
         """Draws the lines of ``metrics.jsonl``."""
-        training_curves(history, self.path, labels=self.labels, scores=self.scores)
+        training_curves(
+            history, self.path, labels=self.labels, scores=self.scores, counts=self.counts
+        )
 
     def draw_if_due(self, history: Sequence[MetricsLine]) -> None:
         """Draws if the last drawing was a minute ago, or 100 times as long as drawing takes."""
@@ -68,6 +73,7 @@ def training_curves(
     *,
     labels: tuple[str, str] = ("training", "validation"),
     scores: Sequence[str] = ("sacrebleu", "chrf"),
+    counts: str = "tokens",
 ) -> None:
     """Draws loss, validation scores, learning rate and gradient norm over the steps.
 
@@ -76,6 +82,7 @@ def training_curves(
         path: The picture, ``.png`` or any other format that Matplotlib supports.
         labels: Names of the curves of training and validation loss.
         scores: Names of the other validation scores.
+        counts: What the loss is a mean over; for tokens it is in nats.
     """
     from matplotlib.figure import Figure  # without pyplot no window system is needed
 
@@ -94,7 +101,8 @@ def training_curves(
         loss.plot(steps, values, "o-", markersize=3, label=labels[1])
     if loss.lines:
         loss.legend()
-    loss.set_title("loss, nats per token")
+    unit = "nats per token" if counts == "tokens" else f"mean of {counts.replace('_', ' ')}"
+    loss.set_title(f"loss, {unit}")
     for name in scores:
         steps, values = _series(history, name)
         if steps:

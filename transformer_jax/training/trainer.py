@@ -394,7 +394,7 @@ class Trainer(Configuration, group="training"):
     def _curves(self) -> Curves:
         names = [metric.name for metric in self.task.metrics if metric.name != "valid_loss"]
         scores = list(dict.fromkeys(["sacrebleu", "chrf", *names]))
-        return Curves(self.run.curves, self.loss_names(), scores)
+        return Curves(self.run.curves, self.loss_names(), scores, self.task.counts)
 
     def _log_loss_names(self) -> None:
         train, valid = self.loss_names()
