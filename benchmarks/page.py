@@ -270,12 +270,16 @@ def _encoders() -> Iterator[list[str]]:
         {
             "transformers": ["transformers, eager", "transformers, 32 at a time"],
             "transformers, compiled": ["transformers, compiled"],
+            "transformers, logits of masked tokens alone": [
+                "transformers, eager, sparse prediction"
+            ],
             "transformers, sorted by length first": ["transformers, sorted by length"],
             "this library": _OURS,
             "this library, `--max-tokens 1024`": ["transformer_jax, --tokens 1024"],
         },
         [
             ("MLM pre-training, non-padding tokens/s", "encoder_pretrain_cpu_py3.12", "encoder"),
+            ("the same of ModernBERT", "modernbert_cpu_py3.11", "masked training step"),
             ("fine-tuning, texts/s", "encoder_finetune_cpu_py3.12", "encoder"),
             ("mean-pooled embeddings, sentences/s", embed, "mean vectors of 2,000 sentences, BERT"),
             ("the same with 6 layers of 384", embed, "mean vectors of 2,000 sentences, MiniLM"),
