@@ -131,6 +131,8 @@ class EvaluateSimilarity(RowFlags):
     """Column or key of the second text or the positive; None is that of the training file."""
     label: Annotated[str | None, Flag("data.read.label")] = None
     """Column or key of the score; None is that of the training file."""
+    negatives: Annotated[tuple[str, ...] | None, Flag("data.read.negatives")] = None
+    """Columns or keys of hard negatives; None are those of the training file."""
     format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
     """Format of --data; auto is by its extension, None as in training."""
 
@@ -244,7 +246,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
         run = with_read_flags(settings_of(facts), request)
-        for name in ("text", "text_pair", "label", "format"):
+        for name in ("text", "text_pair", "label", "negatives", "format"):
             if getattr(request, name) is not None and request.data is None:
                 raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
         kind, output = run.loss.task, request.output
