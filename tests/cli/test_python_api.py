@@ -300,6 +300,8 @@ def test_a_generation_config_is_followed_as_by_the_command(published, run_comman
     assert ends or len(text.tokens) == 5
     with pytest.raises(ConfigError, match="top_k: generation_config hf is greedy or beam"):
         model.generate("the", generation_config="hf", top_k=3, seed=1)
+    with pytest.raises(ConfigError, match="do_sample is True: generation_config hf is greedy"):
+        model.generate("the", generation_config="hf", do_sample=True)
     said = "generation_config is 'ours': must be None, 'hf' or a GenerationConfig"
     with pytest.raises(ConfigError, match=said):
         is_hf("ours")  # as generate does, whose signature tests enforce

@@ -251,10 +251,12 @@ def _changed(config: GenerationConfig, changes: Mapping[str, Any]) -> Generation
     changes = {"temperature": 1.0, **changes}
     if changes["temperature"] == 0:  # means greedy search, as here
         changes["temperature"] = 1.0
+    reason = "generation_config hf is greedy or beam search, to a max_length: leave it out"
     # Sampling settings are refused in calls, and ignored in the file.
+    if changes.get("do_sample"):
+        raise ConfigError(f"do_sample is {changes['do_sample']}: {reason}")
     changed = config.changed(**{**changes, "finishing": "hf", "do_sample": False})
     taken = {field.name for field in dataclasses.fields(config)} - SEARCH_HERE
-    reason = "generation_config hf is greedy or beam search, to a max_length: leave it out"
     changed.refuse_settings(taken, reason)
     return changed
 
