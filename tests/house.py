@@ -49,7 +49,7 @@ TEXT = {
     "mentions of PyTree outside training": Count(84, 362),
     "context variables": Count(5, 1, 1),
     "Configuration classes": Count(176, 194, 110),
-    "their own fields": Count(970, 1018, 650, "openpi 26"),
+    "their own fields": Count(970, 1020, 650, "openpi 26"),
     "names of several files": Count(57, 27, 30),
     "names of several classes": Count(14, 1, 3),
     "formulas computed elsewhere": Count(7, 0, 0),

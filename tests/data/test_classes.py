@@ -29,7 +29,7 @@ from transformer_jax.recipes.tasks.scores import predict
 
 LABELS = ["bug"] * 7 + ["Bug"] + ["new idea"] * 6 + ["New\u00a0Idea", "newidea"]
 COUNTED = [
-    "a: 5 classes: bug 7, new idea 6, Bug 1, New\u00a0Idea 1, newidea 1",
+    "a: 5 classes: bug (7), new idea (6), Bug (1), New\u00a0Idea (1), newidea (1)",
     "warning: a: 2 classes that differ only in case or blanks: 'bug', 'Bug': are they one?",
     "warning: a: 3 classes that differ only in case or blanks: 'new idea', 'New\\xa0Idea', "
     "'newidea': are they one?",
@@ -40,10 +40,10 @@ COUNTED = [
 
 def test_twins_and_classes_of_few_examples_are_named():
     assert describe_classes("a", LABELS) == COUNTED
-    assert describe_classes("a", ["x", "y"] * 5) == ["a: 2 classes: x 5, y 5"]
+    assert describe_classes("a", ["x", "y"] * 5) == ["a: 2 classes: x (5), y (5)"]
     [line, few] = describe_classes("a", map(str, range(30)), "tag")
-    assert line.startswith("a: 30 tags: 0 1, 1 1")
-    assert line.endswith("19 1, and 10 more")
+    assert line.startswith("a: 30 tags: 0 (1), 1 (1)")
+    assert line.endswith("19 (1), and 10 more")
     assert few.endswith("'19', ...: correct the label, or add more")
 
 

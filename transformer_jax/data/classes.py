@@ -67,12 +67,12 @@ def describe_classes(name: str, labels: Iterable[str], what: str = "class") -> l
 
     Example:
         >>> for line in describe_classes("a.tsv", ["bug"] * 9 + ["Bug"] + ["idea"] * 7): print(line)
-        a.tsv: 3 classes: bug 9, idea 7, Bug 1
+        a.tsv: 3 classes: bug (9), idea (7), Bug (1)
         warning: a.tsv: 2 classes that differ only in case or blanks: 'bug', 'Bug': are they one?
         warning: a.tsv: 1 class with fewer than 5 examples: 'Bug': correct the label, or add more
     """
     counts = collections.Counter(labels).most_common()
-    shown = ", ".join(f"{label} {count:,}" for label, count in counts[:_SHOWN])
+    shown = ", ".join(f"{label} ({count:,})" for label, count in counts[:_SHOWN])
     more = f", and {len(counts) - _SHOWN:,} more" if len(counts) > _SHOWN else ""
     lines = [f"{name}: {plural(len(counts), what)}: {shown}{more}"]
     alike: dict[str, list[str]] = {}

@@ -115,6 +115,8 @@ class EvaluateTask(RowFlags):
     """Column or key of the label; None is that of the training file."""
     tag: Annotated[str | None, Flag("data.read.tag")] = None
     """Column or key of the tags; None is that of the training file."""
+    header: Annotated[bool | None, Flag("data.read.header")] = None
+    """Whether the table in --data begins with names; None as in training."""
     format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
     """Format of --data; auto is by its extension, None as in training."""
     worst: Count | None = None
@@ -211,7 +213,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
 
         run = with_read_flags(settings_of(facts), request)
         kind, labels = run.task.kind, run.task.labels
-        for name in ("text", "text_pair", "label", "tag", "format"):
+        for name in ("text", "text_pair", "label", "tag", "header", "format"):
             if getattr(request, name) is not None and request.data is None:
                 raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
         if request.data is not None:

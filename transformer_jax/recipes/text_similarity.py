@@ -133,6 +133,8 @@ class EvaluateSimilarity(RowFlags):
     """Column or key of the score; None is that of the training file."""
     negatives: Annotated[tuple[str, ...] | None, Flag("data.read.negatives")] = None
     """Columns or keys of hard negatives; None are those of the training file."""
+    header: Annotated[bool | None, Flag("data.read.header")] = None
+    """Whether the table in --data begins with names; None as in training."""
     format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
     """Format of --data; auto is by its extension, None as in training."""
 
@@ -246,7 +248,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
         run = with_read_flags(settings_of(facts), request)
-        for name in ("text", "text_pair", "label", "negatives", "format"):
+        for name in ("text", "text_pair", "label", "negatives", "header", "format"):
             if getattr(request, name) is not None and request.data is None:
                 raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
         kind, output = run.loss.task, request.output

@@ -261,6 +261,8 @@ def test_held_out_recordings_do_not_depend_on_order_or_folder(folder, tmp_path_f
         read = SpeechReadOptions(validation_size=3)
         splits = load_recordings(SpeechData(train=str(folder / "all.tsv"), read=read))
         assert len(splits.valid) == 3
+        assert splits.valid.name == f"{folder}/all.tsv (held out)"
+        assert splits.valid.where(0).startswith(f"{folder}/all.tsv:")
         assert {*splits.train.paths} | {*splits.valid.paths} == {str(folder / n) for n in names}
         held.append({path.rpartition("/")[2] for path in splits.valid.paths})
     moved = folder.rename(folder.parent / "moved")

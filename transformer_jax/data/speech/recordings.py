@@ -36,7 +36,7 @@ from transformer_jax.data.speech.features import (
     refuse_encoded,
 )
 from transformer_jax.data.speech.wav import WHOLE, Segment
-from transformer_jax.data.splits import DataSplits
+from transformer_jax.data.splits import HELD_OUT, DataSplits
 from transformer_jax.data.store import open_arrays, write_arrays
 from transformer_jax.data.tables import (
     CellFormat,
@@ -99,7 +99,7 @@ class Recordings:
 
     def where(self, index: int) -> str:
         """Returns the line that lists a recording, with which messages begin."""
-        return f"{self.name}:{self.lines[index]}: "
+        return f"{self.name.removesuffix(HELD_OUT)}:{self.lines[index]}: "
 
     def title(self, index: int) -> str:
         """Returns the path of a recording, with its segment unless it is the whole file."""
@@ -424,7 +424,7 @@ def _held_out(
     train, valid = hold_out(Pairs(short, numbers, recordings.name), count)
     if valid is None:
         return recordings, None
-    pick = lambda pairs: recordings.select([int(i) for i in pairs.targets], recordings.name)
+    pick = lambda pairs: recordings.select([int(i) for i in pairs.targets], pairs.name)
     return pick(train), pick(valid)
 
 
