@@ -93,6 +93,19 @@ def test_p_values_are_those_of_the_program_sacrebleu(method, flag, tmp_path):
             assert f"{score:.4f}{spread or ''}" in done.stdout
 
 
+def test_equal_systems_do_not_differ():
+    true, one, other = texts(12)
+    references = [[text] for text in true]
+    metrics = task_metrics("translate", [one], references)
+    assert [row.p_value for row in paired_tests({"a": one, "b": one}, references, metrics)] == [
+        1,
+        1,
+    ]
+    swapped = [*other[:6], *one[6:]]
+    for row in paired_tests({"a": one, "b": swapped}, references, metrics):
+        assert row.p_value < 1
+
+
 def test_another_metric_with_the_statistics_of_bleu_has_its_p_value():
     true, one, other = texts(25)
     references = [[text] for text in true]

@@ -381,7 +381,7 @@ def paired_tests(
 
     ``bootstrap`` draws the examples anew 1,000 times (Koehn 2004); ``randomization`` exchanges the
     outputs of the systems at random, 10,000 times (Riezler and Maxwell 2005). The seed is
-    sacreBLEU's.
+    sacreBLEU's. Systems that differ in no sample have p-value 1, for which sacreBLEU has 1 / 1,001.
 
     Args:
         systems: The outputs of two systems by their names, of which the first is the baseline.
@@ -409,9 +409,11 @@ def paired_tests(
         for name, signature in signatures.items():
             ours, theirs = (one for one in found[name] if isinstance(one, Result))
             assert theirs.p_value is not None
-            scores = ours.score, theirs.score
+            scores, p = (ours.score, theirs.score), theirs.p_value
+            # sacreBLEU gives its smallest p-value to systems that differ in no sample.
+            p = 1.0 if scores[0] == scores[1] and p <= 1 / (1 + test.n_samples) else p
             means, halves = _floats(ours.mean, theirs.mean), _floats(ours.ci, theirs.ci)
-            rows.append(PairedScores(name, scores, means, halves, theirs.p_value, str(signature)))
+            rows.append(PairedScores(name, scores, means, halves, p, str(signature)))
     return rows
 
 
