@@ -120,6 +120,7 @@ def test_another_metric_with_the_statistics_of_bleu_has_its_p_value():
         assert one == pytest.approx(other)
 
 
+@pytest.mark.slow  # imports of rouge-score
 def test_texts_have_the_scores_of_evaluate():
     pytest.importorskip("rouge_score", reason="needs rouge-score")
     true, found, _ = texts(12)
