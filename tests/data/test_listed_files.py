@@ -1,11 +1,12 @@
 """No name in a file makes the program talk to another machine."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from transformer_jax.cli.caption import Caption
-from transformer_jax.cli.support.input_lines import given_lines, given_texts
+from transformer_jax.cli.support.input_lines import check_lines, given_lines, given_texts
 from transformer_jax.cli.support.pictures import picture_paths
 from transformer_jax.core.errors import DataError
 from transformer_jax.data.files import listed_path
@@ -98,3 +99,9 @@ def test_the_name_of_a_file_among_texts_is_told(tmp_path, capsys):
     assert [text for _, text in given_texts(texts)] == [*texts]
     said = capsys.readouterr().err
     assert said == f"note: {texts[0]} is a file, but read as a text: < {texts[0]} gives its lines\n"
+
+
+def test_a_folder_of_texts_is_refused_with_how_to_give_its_lines(tmp_path):
+    with pytest.raises(DataError, match=r"folder; a file is needed, or - .* cat .*\*\.txt \|"):
+        check_lines(tmp_path, "embed")
+    check_lines(Path("-"), "embed")

@@ -49,7 +49,7 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
 
     def __call__(self) -> int:
         """Writes the file, and prints a summary line."""
-        from transformer_jax.cli.support.input_lines import file_lines, layers_of
+        from transformer_jax.cli.support.input_lines import check_lines, file_lines, layers_of
         from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, embed_pictures
         from transformer_jax.inference.encoders import (
             EMBEDDING_FAMILIES,
@@ -69,12 +69,9 @@ class EmbedCommand(LanguageFlags, PictureFlags, PredictionCommand):
         layers = layers_of(self.layers)
         import numpy as np
 
-        from transformer_jax.data.text import check_readable
         from transformer_jax.inference.encoding.saving import VectorFile
 
-        if str(self.file) != "-":
-            check_readable(self.file, "embed")
-
+        check_lines(self.file, "embed")
         pool, own = pools_of(facts, self.pool), self.pool is None
         file = VectorFile(self.output)
         prompt = prompt_of(facts, self.prompt_name, text=self.prompt, usual=own)

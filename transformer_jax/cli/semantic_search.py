@@ -120,9 +120,8 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
 
     def nearest(self, facts: "Facts", count: int) -> tuple[str, list[tuple[float, int, str]]]:
         """Returns similarity, number and text of the nearest lines, and the similarity's name."""
-        from transformer_jax.cli.support.input_lines import file_lines, layers_of
+        from transformer_jax.cli.support.input_lines import check_lines, file_lines, layers_of
         from transformer_jax.core.numerics import cosine
-        from transformer_jax.data.text import check_readable
         from transformer_jax.inference.encoders import (
             EMBEDDING_FAMILIES,
             pools_of,
@@ -138,8 +137,7 @@ class SemanticSearch(LanguageFlags, PictureFlags, PredictionCommand):
             raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
         if self.query is None or not self.query.strip():
             raise ConfigError("the query is empty: give a text")
-        if self.file != "-":
-            check_readable(self.file, "semantic-search")
+        check_lines(Path(self.file), "semantic-search")
         pool, own = pools_of(facts, self.pool), self.pool is None
         name, compare = similarity_of(facts) if own else ("cosine", cosine)
         opened = Pretrained.load(facts, *EMBEDDING_FAMILIES)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformer_jax.inference.encoding.vectors import Layers
 
 __all__ = [
+    "check_lines",
     "file_lines",
     "given_lines",
     "given_texts",
@@ -52,6 +53,27 @@ def file_lines(path: Path, flag: str = "", what: str = "texts") -> Iterator[str]
         return read_lines(path, flag)
     waiting(what)
     return decode_lines(sys.stdin.buffer, "<stdin>")
+
+
+def check_lines(path: Path, command: str) -> None:
+    """Refuses a file of lines that cannot be read, before a model is loaded.
+
+    Args:
+        path: The file; ``-`` is standard input, which is not touched.
+        command: Reads the lines; it has ``-``.
+
+    Raises:
+        DataError: It is a folder, does not exist, or is not text.
+    """
+    from transformer_jax.data.text import check_readable
+
+    if path.is_dir():
+        raise DataError(
+            f"{command} {path}: this is a folder; a file is needed, or - for standard input, as "
+            f"after cat {path}/*.txt |"
+        )
+    if str(path) != "-":
+        check_readable(path, command)
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
