@@ -84,7 +84,7 @@ def test_help_lists_the_named_runs_and_the_usual_flags_or_all_flags(command, cap
         return
     assert rows >= {*training.training_runs(command)}
     assert {"--output", "--config", "--plan", "--resume", "--import"} <= rows
-    assert len([row for row in rows if row.startswith("--")]) == 12
+    assert len([row for row in rows if row.startswith("--")]) == 13
     assert out.index("usual flags") < out.index("All flags")
 
 
