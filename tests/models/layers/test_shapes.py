@@ -60,6 +60,7 @@ from transformer_jax.models.recurrent_modules import (
     RecurrentEncoder,
 )
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+from transformer_jax.models.sentence_encoder import DenseForm, SentenceEncoder, SentenceForm
 from transformer_jax.models.transformer.layers import Attention, Block, FeedForward, Memory, Stack
 from transformer_jax.models.transformer.models import (
     Decoder,
@@ -140,6 +141,15 @@ hidden = lambda model: model.hidden(INPUTS, TOKENS)
 score = lambda model: model(jnp.ones((B, 1, T, D)), jnp.ones((B, 1, S, D)))
 first = lambda model: model(X, Mask(causal=True))[0]
 names = lambda model: model(TOKENS, LENGTHS)
+
+SENTENCE = SentenceForm(pools=("mean", "cls"), dense=DenseForm(4, tanh=True), normalize=True)
+# Two texts in each row, of one token and of the others.
+PACKED = {
+    "tokens": TOKENS, "segments": jnp.ones((B, T), jnp.int32).at[:, 1:].set(2),
+    "positions": jnp.zeros((B, T), jnp.int32).at[:, 1:].set(jnp.arange(T - 1)),
+    "starts": jnp.tile(jnp.array([0, 1]), (B, 1)),
+    "lengths": jnp.tile(jnp.array([1, T - 1]), (B, 1)),
+}  # fmt: skip
 
 # Class, how it is made, what is computed with it, and the shape of the result.
 CASES = {
@@ -227,6 +237,10 @@ CASES = {
     "ReplacedTokenDetector": (
         ReplacedTokenDetector, lambda rngs: ReplacedTokenDetector(READER, rngs=rngs),
         names, (B, T, 1),
+    ),
+    "SentenceEncoder": (
+        SentenceEncoder, lambda rngs: SentenceEncoder(READER, SENTENCE, rngs=rngs),
+        lambda m: m.vectors(PACKED), (B, 2, 4),
     ),
     "Decoder": (
         Decoder, lambda rngs: Decoder(WRITER, rngs=rngs), lambda m: m(TOKENS), (B, T, V),
