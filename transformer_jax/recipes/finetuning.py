@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from transformer_jax.runs.run_directory import RunDirectory
     from transformer_jax.training.task import Task
 
-__all__ = ["ExampleTokens", "FinetuneRun", "Finetuning", "TaskConfig", "labels_of"]
+__all__ = ["ExampleFlags", "ExampleTokens", "FinetuneRun", "Finetuning", "TaskConfig", "labels_of"]
 
 _LABELS = 2  # for plans, which read no data; the number hardly matters
 
@@ -102,23 +102,42 @@ class FinetuneRun(Adapted, Trained):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateTask(RowFlags):
-    """Print the metrics of a task on labeled examples."""
+class ExampleFlags(RowFlags):
+    """Flags for a file of labeled texts."""
 
     data: Annotated[str | None, Flag(also=("data.test",))] = None
-    """File of labeled examples; None is the test (or else validation) data of the run."""
+    """File of examples; None is the test (or else validation) data of the run."""
     text: Annotated[str | None, Flag("data.read.text")] = None
-    """Column or key of the text in --data; None is that of the training file."""
+    """Column or key of the first text in --data; None is that of the training file."""
     text_pair: Annotated[str | None, Flag("data.read.text-pair")] = None
-    """Column or key of the second text; None is that of the training file."""
+    """Column or key of the second text or the positive; None is that of the training file."""
     label: Annotated[str | None, Flag("data.read.label")] = None
-    """Column or key of the label; None is that of the training file."""
-    tag: Annotated[str | None, Flag("data.read.tag")] = None
-    """Column or key of the tags; None is that of the training file."""
+    """Column or key of the label or score; None is that of the training file."""
     header: Annotated[bool | None, Flag("data.read.header")] = None
     """Whether the table in --data begins with names; None as in training."""
     format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
     """Format of --data; auto is by its extension, None as in training."""
+
+    def check_columns(self, *more: str) -> None:
+        """Refuses flags of the file without the file.
+
+        Args:
+            *more: Names of further flags.
+
+        Raises:
+            ConfigError: One is given without ``--data``.
+        """
+        for name in ("text", "text_pair", "label", "header", "format", *more):
+            if getattr(self, name) is not None and self.data is None:
+                raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateTask(ExampleFlags):
+    """Print the metrics of a task on labeled examples."""
+
+    tag: Annotated[str | None, Flag("data.read.tag")] = None
+    """Column or key of the tags; None is that of the training file."""
     worst: Count | None = None
     """Also print so many examples with the highest loss, the worst first."""
 
@@ -213,9 +232,7 @@ class Finetuning(Recipe[FinetuneRun, LabeledSplits]):
 
         run = with_read_flags(settings_of(facts), request)
         kind, labels = run.task.kind, run.task.labels
-        for name in ("text", "text_pair", "label", "tag", "header", "format"):
-            if getattr(request, name) is not None and request.data is None:
-                raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
+        request.check_columns("tag")
         if request.data is not None:
             parts = {"data": read_labeled(request.data, kind, run.data.read, "--data")}
         else:

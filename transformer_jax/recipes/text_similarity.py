@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from transformer_jax.core.config_fields import Count, Flag, Positive, Range
 from transformer_jax.core.errors import ConfigError, plural
 from transformer_jax.core.task_progress import log
-from transformer_jax.data.labeled_files import LabeledFormat
 from transformer_jax.data.text_similarities import (
     SimilarityData,
     has_scores,
@@ -19,7 +18,8 @@ from transformer_jax.functional.pools import Pool
 from transformer_jax.inference.facts import ENCODERS
 from transformer_jax.models.config import TransformerConfig
 from transformer_jax.models.presets import bert
-from transformer_jax.recipes.read_flags import RowFlags, with_read_flags
+from transformer_jax.recipes.finetuning import ExampleFlags
+from transformer_jax.recipes.read_flags import with_read_flags
 from transformer_jax.recipes.recipe import Named, Prepared, Recipe
 from transformer_jax.recipes.settings import (
     Adapted,
@@ -120,23 +120,11 @@ class SimilarityRun(Adapted, Trained):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSimilarity(RowFlags):
+class EvaluateSimilarity(ExampleFlags):
     """Print correlations with scores, or retrieval of positives, and those of the start."""
 
-    data: Annotated[str | None, Flag(also=("data.test",))] = None
-    """File of examples; None is the test (or else validation) data of the run."""
-    text: Annotated[str | None, Flag("data.read.text")] = None
-    """Column or key of the first text in --data; None is that of the training file."""
-    text_pair: Annotated[str | None, Flag("data.read.text-pair")] = None
-    """Column or key of the second text or the positive; None is that of the training file."""
-    label: Annotated[str | None, Flag("data.read.label")] = None
-    """Column or key of the score; None is that of the training file."""
     negatives: Annotated[tuple[str, ...] | None, Flag("data.read.negatives")] = None
     """Columns or keys of hard negatives; None are those of the training file."""
-    header: Annotated[bool | None, Flag("data.read.header")] = None
-    """Whether the table in --data begins with names; None as in training."""
-    format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
-    """Format of --data; auto is by its extension, None as in training."""
 
 
 class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
@@ -248,9 +236,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         from transformer_jax.recipes.tasks.scores import table, write_scores
 
         run = with_read_flags(settings_of(facts), request)
-        for name in ("text", "text_pair", "label", "negatives", "header", "format"):
-            if getattr(request, name) is not None and request.data is None:
-                raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
+        request.check_columns("negatives")
         kind, output = run.loss.task, request.output
         if request.data is not None:
             parts = {"data": read_compared(request.data, kind, run.data.read, "--data")}
