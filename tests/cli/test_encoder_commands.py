@@ -481,7 +481,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
     code, err = mistake(run_command("probe", tasks("tag"), tmp_path / "a.tsv"))
     assert code == 3
     assert "column 'label' is not in the header" in err
-    assert "give --label, a name or a number" in err
+    assert "give --label, a name, or a number from 1 and --header True" in err
 
 
 # Mistakes

@@ -218,7 +218,8 @@ def sound():
     for name in COMMANDS:
         flags = [flag for command, flag, value in CASES if command == name and not value]
         special = {("classify", "threshold"), ("score", "source"), *BESIDE}
-        yield name, None
+        if name != "glue":  # needs runs of its tasks, and has no flags
+            yield name, None
         yield from ((name, flag) for flag in flags if (name, flag) in special)
 
 

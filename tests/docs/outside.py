@@ -12,6 +12,8 @@ OUTSIDE = {
     "make gates": "compiles programs for accelerators in an environment of its own",
     "make docs": "builds the site in an environment of its own",
     "make bench": "measures for an hour, beside packages of others",
+    "python course/transformer.py": "trains for minutes; tests/course compares its functions",
+    "python course/chapters.py": "runs the chapters, as tests/course does",
     "python -m benchmarks": "measures for minutes; "
     "tests/benchmarks runs the programs on tiny models",
 }

@@ -56,7 +56,8 @@ def test_the_commands_of_a_page_run(
     outputs, failed = {}, []
     for number, line in lines:
         outputs[line] = done = reader.read(line)
-        if done.code:
+        # A reader fills in the function that a page asks for.
+        if done.code and not (done.code == 5 and "not right yet" in done.err):
             failed.append(f"{page}:{number}: {line}\n  {done.code}: {done.err[-600:]}")
     assert not failed, "\n".join(failed)
     for check in CHECKS.get(page, []):

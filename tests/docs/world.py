@@ -128,7 +128,7 @@ STANDS = {
     "encoders": {
         "RUN": {"classify": "runs/mood", "tag": "runs/tags", "answer": "runs/answers",
                 "glue": "runs/phrases", "": "runs/mine"},
-        "RUN2": "runs/couples", "F": "corpus.txt",
+        "RUN2": {"semantic-search": "runs/sts", "": "runs/couples"}, "F": "corpus.txt",
         "FILE": {"probe": "sentences.tsv", "": "sentences.txt"},
     },
     "language-models": {

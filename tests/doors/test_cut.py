@@ -22,6 +22,7 @@ from transformer_jax.core.errors import UserError
 from transformer_jax.data.documents import TextOptions, read_texts
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.inference.decoding_comparison import write_varieties
+from transformer_jax.inference.pretrained import read_facts
 from transformer_jax.recipes.tasks.batching import TokenCache
 from transformer_jax.recipes.tasks.language_model_task import build_text_store
 
@@ -222,7 +223,7 @@ def test_a_word_that_is_longer_than_the_model_reads_is_told(tmp_path, monkeypatc
 def test_samples_of_long_prompts_are_counted_once_for_all_ways(tmp_path, capfd):
     folder = uses.USES["generate"].write(tmp_path / "model")
     ways = {"greedy": {"temperature": 0.0}, "sampled": {"num_return_sequences": 2}}
-    write_varieties(folder, [LONG, "un café", "caféω"], ways, max_new_tokens=2)
+    write_varieties(read_facts(folder), [LONG, "un café", "caféω"], ways, max_new_tokens=2)
     said = capfd.readouterr().err
     assert said.count("1 of 3 lines was longer than the model reads, and truncated") == 1
     assert said.count("1 of 3 lines holds text that the tokenizer does not know") == 1

@@ -15,7 +15,6 @@ from transformer_jax.core.numerics import all_finite
 from transformer_jax.core.trees import Nested
 from transformer_jax.interop.safetensors_header import FLOATS
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside, open_tensors
-from transformer_jax.interop.tensor_writer import write_tensors
 
 __all__ = [
     "Dense",
@@ -193,6 +192,8 @@ def write_dense(tensors: dict[str, np.ndarray], where: Path, dtype: str | None =
         where.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{where}: cannot be written: {error.strerror}") from None
+    from transformer_jax.interop.tensor_writer import write_tensors  # no use reads what it needs
+
     write_tensors(where, tensors)
 
 
