@@ -9,6 +9,7 @@ import pytest
 
 from tests.doors.readers import write_parquet, write_saved
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.data import data_sets
 from transformer_jax.data.data_sets import table_files
 from transformer_jax.data.documents import TextData, open_texts, read_texts
 from transformer_jax.data.labeled import LabeledData, LabeledOptions, open_labeled, read_labeled
@@ -81,6 +82,8 @@ def test_the_splits_of_a_folder_are_read_by_their_names(tmp_path, capfd):
     assert read_labeled(f"{path}/validation", "classify").lines == [1, 2, 3]
     own = dataclasses.replace(LabeledData(path), valid=f"{path}/train")
     assert len(open_labeled(own, "classify").valid) == 8
+    scored = clone(tmp_path / "scored")
+    assert len(read_labeled(scored, "classify", where="--data")) == 2
     with pytest.raises(DataError, match=r"no such file"):
         read_labeled(f"{path}/dev", "classify", LabeledOptions(format="tsv"))
 
@@ -141,6 +144,13 @@ def test_a_file_tells_its_split_as_on_the_hub(tmp_path, name, split):
     expected = [str(tmp_path / name)]
     assert table_files(tmp_path / split) == expected or split == "reviews"
     assert table_files(tmp_path, "data.train") == expected  # the only split
+
+
+def test_no_file_of_a_large_folder_is_left_out_in_silence(tmp_path, monkeypatch):
+    path = clone(tmp_path / "hub")  # has five files
+    monkeypatch.setattr(data_sets, "_MOST_FILES", 4)
+    with pytest.raises(DataError, match="more than 4 files: name the folder or the file of one"):
+        read_labeled(path, "classify")
 
 
 def test_a_folder_of_a_data_set_is_no_folder_of_texts(tmp_path):

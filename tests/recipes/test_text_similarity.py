@@ -192,3 +192,4 @@ def test_what_cannot_be_is_refused_in_one_line(files, tmp_path, capsys, name, fl
     error = capsys.readouterr().err
     assert said in error
     assert "unexpected" not in error
+    assert not (tmp_path / "run").exists()

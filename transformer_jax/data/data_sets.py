@@ -162,13 +162,19 @@ def _splits(folder: Path, flag: str) -> Splits | None:
     if (folder / _STATE).is_file():
         return {"": _saved(folder)}
     found: dict[str, Splits] = {}
-    for file in itertools.islice(_walk(folder), _MOST_FILES):
+    files = list(itertools.islice(_walk(folder), _MOST_FILES + 1))
+    for file in files:
         inner = file.relative_to(folder)
         if inner.name.lower().removesuffix(".gz").endswith(_TABLES):
             config, split = _place(inner)
             found.setdefault(config, {}).setdefault(split, []).append(file)
     if not found:
         return None
+    if len(files) > _MOST_FILES:
+        raise DataError(
+            f"{flag} {folder}: more than {plural(_MOST_FILES, 'file')}: name the folder or the "
+            f"file of one data set".lstrip()
+        )
     if len(found) > 1:
         names = [name or "." for name in found]
         raise DataError(
@@ -176,12 +182,12 @@ def _splits(folder: Path, flag: str) -> Splits | None:
             f"folder or the file of one".lstrip()
         )
     splits = next(iter(found.values()))
-    for split, files in splits.items():
-        ends = {file.name.lower().removesuffix(".gz").rpartition(".")[2] for file in files}
-        if len(ends) > 1 or (len(files) > 1 and ends & {"csv", "tsv"}):
+    for split, own in splits.items():
+        ends = {file.name.lower().removesuffix(".gz").rpartition(".")[2] for file in own}
+        if len(ends) > 1 or (len(own) > 1 and ends & {"csv", "tsv"}):
             raise DataError(
-                f"{flag} {folder}: {plural(len(files), 'file')} of the split {split} "
-                f"({', '.join(file.name for file in files[:3])}): name one".lstrip()
+                f"{flag} {folder}: {plural(len(own), 'file')} of the split {split} "
+                f"({', '.join(file.name for file in own[:3])}): name one".lstrip()
             )
     return splits
 

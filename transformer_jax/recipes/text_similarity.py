@@ -177,6 +177,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         """Returns a run with a loss that its data have, and the form of its start's vectors."""
         from transformer_jax.data.tokenizer import BERT_SPECIAL
         from transformer_jax.recipes.checks import validated
+        from transformer_jax.recipes.tasks.similarity_task import check_widths, form_of
 
         if start is not None:
             run = start.adapt(run, given)
@@ -189,6 +190,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         sentence = _sentence(run, start)
         run = _with_length(run, start, sentence)
         run = validated(run, start, given)
+        check_widths(run.task.matryoshka_dims, form_of(sentence), run.model.d_model)
         data = self.data(run)
         _check_labels(run, data)
         length = {"length": run.length_limit[1]}
@@ -282,8 +284,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         else:
             shapes["labels"] = array(1, dtype=jnp.float32)
         objective = similarity(loss.kind, symmetric=loss.symmetric, widths=loss.widths)
-        sentence: Any = _sentence(run, None)
-        form = form_of(sentence, run.model.d_model)
+        form = form_of(_sentence(run, None))
         make = lambda: SentenceEncoder(run.model, form, rngs=nnx.Rngs(0))
         partition = partition_of(run.task.freeze)
         return PlanInputs(make, objective, objective, shapes, partition, scored=0.0)
@@ -300,7 +301,7 @@ class SimilarityTraining(Recipe[SimilarityRun, "LabeledSplits"]):
         from transformer_jax.models.sentence_encoder import SentenceEncoder
         from transformer_jax.recipes.tasks.similarity_task import form_of
 
-        return SentenceEncoder(config, form_of(fields["sentence"], config.d_model), rngs=rngs)
+        return SentenceEncoder(config, form_of(fields["sentence"]), rngs=rngs)
 
 
 def _with_loss(run: SimilarityRun) -> SimilarityRun:
@@ -323,8 +324,8 @@ def _check_labels(run: SimilarityRun, data: "LabeledSplits") -> None:
             cosine_labels(part, run.task.label_range)
 
 
-def _sentence(run: SimilarityRun, start: "Start | None") -> dict[str, Any]:
-    """Returns the form of the vectors: that of the start, unless settings say otherwise."""
+def _sentence(run: SimilarityRun, start: "Start | None") -> Any:
+    """Returns :class:`.SentenceFields`: those of the start, unless settings say otherwise."""
     task = run.task
     there: Any = {} if start is None else dict(start.facts.sentence)
     if task.pooling == "none":
@@ -365,7 +366,7 @@ def _described_dense(start: "Start", sentence: "SentenceFields") -> dict[str, An
 
 
 def _with_length(
-    run: SimilarityRun, start: "Start | None", sentence: Mapping[str, Any]
+    run: SimilarityRun, start: "Start | None", sentence: "SentenceFields"
 ) -> SimilarityRun:
     """Returns the run with the length of texts of a sentence encoder, unless one is given."""
     if run.task.max_length is not None:

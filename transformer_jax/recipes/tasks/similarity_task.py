@@ -41,6 +41,7 @@ __all__ = [
     "SentenceReader",
     "SimilarityLoss",
     "VectorScores",
+    "check_widths",
     "cosine_labels",
     "form_of",
     "similarity",
@@ -142,13 +143,8 @@ class SentenceReader:
         )
 
 
-def form_of(sentence: SentenceFields, width: int) -> SentenceForm:
-    """Returns the form of the vectors of a sentence encoder.
-
-    Args:
-        sentence: Its settings; a dense layer has its sizes.
-        width: D.
-    """
+def form_of(sentence: SentenceFields) -> SentenceForm:
+    """Returns the form of the vectors of a sentence encoder, whose dense layer has its sizes."""
     dense = sentence.get("dense")
     pools: Any = tuple(sentence.get("pool", "mean").split(" and "))
     return SentenceForm(
@@ -193,8 +189,8 @@ def similarity(
     """
     fields: Any = {"pool": "mean", "length": _LENGTH, **(sentence or {})}
     reader = SentenceReader(tokenizer, fields["length"], fields, template)
-    form = form_of(fields, config.d_model)
-    _check_widths(loss.widths, form, config.d_model)
+    form = form_of(fields)
+    check_widths(loss.widths, form, config.d_model)
     for line in data.overlaps:
         log(line)
     batches = functools.partial(_batches, loss=loss, reader=reader, batching=batching)
@@ -226,7 +222,17 @@ def similarity(
     )
 
 
-def _check_widths(widths: Sequence[int], form: SentenceForm, width: int) -> None:
+def check_widths(widths: Sequence[int], form: SentenceForm, width: int) -> None:
+    """Refuses numbers of components that exceed the vectors.
+
+    Args:
+        widths: The numbers.
+        form: The form of the vectors.
+        width: D of the encoder.
+
+    Raises:
+        ConfigError: One exceeds them.
+    """
     size = form.dense.width if form.dense else width * len(form.pools)
     for one in widths:
         if one > size:
