@@ -141,6 +141,24 @@ def test_options_of_each_task_are_refused_in_words(name, loaded, folders, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("entails", "contradicts"), [(0, 2), (2, 0)])
+def test_labels_of_their_own_compare_entailment_with_contradiction(tmp_path, entails, contradicts):
+    folder = Path(pipelines.write("nli", tmp_path / "nli"))
+    config = json.loads((folder / "config.json").read_text())
+    names = {entails: "entailment", contradicts: "contradiction", 1: "neutral"}
+    config["id2label"] = {str(i): name for i, name in sorted(names.items())}
+    config["label2id"] = {name: i for i, name in names.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    model, template = tj.load(folder), "This example is {}."
+    found = tj.pipeline("zero-shot-classification", model)("a dog", ["fun"], multi_label=True)
+    pair = {"text": "a dog", "text_pair": template.format("fun")}
+    classify = tj.pipeline("text-classification", model, function_to_apply="none", top_k=None)
+    logits = {one["label"]: one["score"] for one in classify(pair)}
+    odds = np.exp(logits["contradiction"] - logits["entailment"])
+    np.testing.assert_allclose(found["scores"], [1 / (1 + odds)], rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_length_of_the_call_counts_where_transformers_ignores_it(loaded):
     """Its ``max_length`` loses against ``max_new_tokens=256``, the default of the pipeline."""
     made = tj.pipeline("translation", loaded("french"), min_length=9, max_length=9)
