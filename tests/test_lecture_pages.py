@@ -39,6 +39,7 @@ def test_cells_are_found_and_their_errors_named(tmp_path, monkeypatch):
         [*lecture_pages.cells("cs4391")]
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("name", lecture_pages.NAMES)
 def test_a_changed_number_gives_a_new_result(name, tmp_path):
