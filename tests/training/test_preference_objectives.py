@@ -95,17 +95,20 @@ def test_the_log_probability_of_a_completion_is_that_of_its_tokens_one_by_one():
 
 
 @pytest.mark.slow
-def test_logits_computed_a_few_positions_at_a_time_give_the_same(monkeypatch):
-    policy, batch = model(), batch_of(encoded(20).train)
-    graph, params = split(policy)
+def test_logits_computed_a_few_positions_at_a_time_give_the_same():
+    batch = batch_of(encoded(20).train)
 
-    def both():
+    def both(chunk):
+        compute = dataclasses.replace(CONFIG.compute, logits_chunk=chunk)
+        config = dataclasses.replace(CONFIG, compute=compute)
+        graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
         total = lambda p: objectives.completion_log_probs(nnx.merge(graph, p), batch)[0].sum()
-        return jax.jit(jax.value_and_grad(total))(params)
+        found = jax.jit(jax.value_and_grad(total)).lower(params).compile()
+        return found(params), found.as_text().count(" while(")
 
-    whole = both()
-    monkeypatch.setattr(objectives, "LARGE", 4000)
-    for one, two in zip(*map(jax.tree.leaves, (whole, both())), strict=True):
+    (whole, once), (parts, several) = both(None), both(16)
+    assert several > once, "the program of parts has a loop"
+    for one, two in zip(*map(jax.tree.leaves, (whole, parts)), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
 
 

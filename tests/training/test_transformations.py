@@ -54,6 +54,12 @@ def fitted(path, tx, steps=6, sizes=(1,), **how):
     return trainer, trainer.fit(steps=steps)
 
 
+def start(trainer):
+    """The parameters with which a run begins."""
+    tx, _, *rest = trainer._abstract(1)
+    return trainer._fresh(tx, *rest)[0].params
+
+
 OPAQUE = optax.contrib.sam(
     optax.sgd(0.1), optax.chain(optax.contrib.normalize(), optax.sgd(0.05)), opaque_mode=True
 )
@@ -76,7 +82,7 @@ def by_hand(tx, steps):
     """Trained and evaluated parameters after some steps of Optax alone, on one device."""
     batch = jax.tree.map(jnp.asarray, line_task().train.make_batch(np.arange(16)))
     trainer = Trainer(line_task(), "unused", tx, make_mesh(devices=jax.devices()[:1]))
-    params = trainer._fresh(optax.sgd(1))[0].params
+    params = start(trainer)
 
     def loss(params, **_):
         return jnp.square(batch["x"] @ jax.tree.leaves(params)[0] - batch["y"]).mean()
@@ -147,7 +153,7 @@ def test_schedule_free_is_evaluated_and_loaded_with_its_average(tmp_path):
     trainer, result = fitted(tmp_path, tx, steps=steps)
     batch = line_task().train.make_batch(np.arange(16))
     x, y = batch["x"].astype(float), batch["y"].astype(float)
-    average = last = np.asarray(jax.tree.leaves(trainer._fresh(tx)[0].params)[0], float)
+    average = last = np.asarray(jax.tree.leaves(start(trainer))[0], float)
     for number in range(1, steps + 1):
         point = (1 - b1) * last + b1 * average
         last = last - rate * 2 * x.T @ (x @ point - y) / y.size
