@@ -1,5 +1,6 @@
 """Published classifiers: of several labels a text, and those that are decoders (row B36)."""
 
+import csv
 import json
 import math
 import re
@@ -91,6 +92,41 @@ def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command
     for row, line in zip(wanted, out, strict=False):
         shown = [i for i in np.argsort(-row) if row[i] >= 0.6]
         assert line.split("\t")[::2] == ([f"topic {i}" for i in shown] or [""])
+
+
+@pytest.mark.slow
+def test_a_table_gets_labels_above_the_threshold(published, run_command, tmp_path):
+    folder = published("bert_multi", id2label={str(i): f"topic {i}" for i in range(4)})
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["n,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])
+    )
+    table = ["--data", tmp_path / "a.csv", "--output", tmp_path / "b.csv"]
+    code, out, err = run_command("classify", folder, *table, "--threshold", "0.6")
+    assert (code, out) == (0, [""]), err
+    _, lines, _ = run_command("classify", folder, *TEXTS, "--threshold", "0.6")
+    with (tmp_path / "b.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["predicted"].split(", ") for row in rows] == [
+        line.split("\t")[::2] for line in lines[: len(TEXTS)]
+    ]
+    assert [*rows[0]] == [
+        "n",
+        "text",
+        "predicted",
+        *(f"probability of topic {i}" for i in range(4)),
+    ]
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--all", "--output", "a.csv"], "leave --all out"),
+    (["--output", "a.json"], "--output a.json: the name ends in .csv"),
+    (["--data", "a.csv", "text"], "--data a.csv: leave the other texts out"),
+    (["--data.read.text", "a"], "--data.read.text: give --data too"),
+    (["--data.read.bad-rows", "skip"], "--data.read.bad-rows: give --data too"),
+])  # fmt: skip
+def test_flags_of_a_table_are_for_a_table(flags, message, run_command, tmp_path):
+    code, _, err = run_command("classify", tmp_path, *flags)
+    assert (code, message in err) == (2, True), err
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from transformer_jax.data.text_similarities import (
     SimilarityTask,
     read_compared,
 )
+from transformer_jax.data.unlabeled import read_text_table
 from transformer_jax.word_vectors.corpus import read_corpus
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 from transformer_jax.word_vectors.formats import load_embeddings
@@ -357,6 +358,13 @@ def _question(i: int, text: str) -> dict[str, object]:
     return {"question": text, "context": "Paris is here.", "answers": answers}
 
 
+UNLABELED_CSV = csv_format(
+    lambda i, text: (f"{i}", text),
+    lambda path: [
+        PREPARE.line(one) for [one] in read_text_table(path, LabeledOptions(), False).texts
+    ],
+    ("id", "review"),
+)
 LABELED_PARQUET = columnar_format(
     lambda i, text: {"text": text, "label": f"label {i % 2}"}, _labeled("classify", "texts")
 )

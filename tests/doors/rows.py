@@ -21,6 +21,7 @@ from transformer_jax.data.sources import Files, PairData, ReadOptions, read_pair
 from transformer_jax.data.speech.recordings import read_manifest
 from transformer_jax.data.summaries import SummaryOptions, read_summaries
 from transformer_jax.data.text_similarities import SimilarityOptions, read_compared
+from transformer_jax.data.unlabeled import read_text_table
 
 Read = Callable[[str, Any], list[Any]]  # from a path and a policy for bad rows to what was read
 
@@ -107,6 +108,10 @@ def _labeled(task: Any, field: str, **options: Any) -> Read:
         return list(getattr(part, field))
 
     return read
+
+
+def _unlabeled(path: str, policy: Any) -> list[Any]:
+    return read_text_table(path, LabeledOptions(bad_rows=policy), False).texts
 
 
 def _compared(task: Any) -> Read:
@@ -218,6 +223,10 @@ ROWS: dict[str, Rows] = {
         "a.parquet", _labeled("classify", "texts"), lines({"text": "one", "label": 1}),
         lines({"text": "", "label": 1}), lines({"text": "one", "label": 1, "second": "two"}),
         "has a second text, 'second'",
+    ),
+    "texts in a table as CSV": Rows(
+        "a.csv", _unlabeled, lines('"one, ""two""",a'), lines(",a"), lines("one,a,two"),
+        "has a second text, 'second'", "review,remark\n", "review,remark,second\n",
     ),
     "labeled pairs as TSV": Rows(
         "a.tsv", _labeled("pair", "text_pairs"), lines("one\ttwo\ta"), lines("one\t\ta"),

@@ -161,6 +161,13 @@ DOORS: tuple[Door, ...] = (
         "file state.json",
         by=readers.DATA_SET,
     ),
+    _reader(
+        "texts in a table as CSV",
+        "classify --data",
+        "classify --text",
+        "classify --text-pair",
+        by=readers.UNLABELED_CSV,
+    ),
     _reader("labeled pairs as TSV", *_LABELED, by=readers.LABELED_PAIRS),
     _reader(
         "classes of labeled texts", *_LABELED, "ExampleTokens.class_weights", by=readers.CLASSES

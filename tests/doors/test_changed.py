@@ -235,6 +235,7 @@ EXEMPT = {
             "lines of text",
             "results of benchmarks",
             "outputs with references",
+            "texts in a table as CSV",
         ),
         _NO_RUN,
     ),

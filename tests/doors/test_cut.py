@@ -67,6 +67,7 @@ READERS = {
     "labeled texts as JSONL": "data.jsonl:2: the text is empty",
     "labeled texts as Parquet": "data.parquet:2: the text is empty",
     "data set of Hugging Face": "data:2: the text is empty",
+    "texts in a table as CSV": "data.csv:3: the text is empty",
     "labeled pairs as TSV": "data.tsv:3: the text_pair is empty",
     "classes of labeled texts": "data.tsv:3: the label is empty",
     "numbered texts": "data.tsv:3: the text is empty",

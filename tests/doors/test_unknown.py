@@ -233,6 +233,7 @@ EXEMPT = SHOWN | {
     "demonstrations": "prompts of a finished model, which is not trained",
     "rewards and rules of users": "code of the user, which has no tokenizer",
     "prompts in lines or JSONL": "prompts of a finished model, which is not trained",
+    "texts in a table as CSV": "texts of a finished model, which is not trained",
     "requests": "prompts of a finished model, which is not trained",
     "lines of text": "inputs of a finished model, which is not trained",
     "results of benchmarks": "written by the package",

@@ -188,6 +188,7 @@ _WHOLE = (
     "table of pairs by language",
     "labeled texts as TSV",
     "labeled texts as CSV",
+    "texts in a table as CSV",
     "labeled texts as JSONL",
     "labeled pairs as TSV",
     "classes of labeled texts",

@@ -1,5 +1,6 @@
 """Pre-training and fine-tuning commands: from text and labels to scores, and no traceback."""
 
+import csv
 import dataclasses
 import json
 import logging
@@ -331,6 +332,34 @@ def test_evaluate_repeats_the_scores_of_training(pretrained, tuned, tmp_path, ca
         [known] = results(run)["scores"].values()
         assert said == pytest.approx(known, rel=1e-5)
     capfd.readouterr()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classify", "pair", "regress"])
+def test_a_table_without_labels_gets_what_one_with_labels_gets(data, tuned, kind, tmp_path):
+    labeled, run = data / FILES[kind], str(tuned[kind])
+    rows = [line.split("\t")[:-1] for line in labeled.read_text().splitlines()]
+    numbers = [f"{number}" for number in range(len(rows) - 1)]
+    plain = tmp_path / "plain.tsv"
+    lines = zip(rows, ["id", *numbers], strict=True)
+    plain.write_text("\n".join("\t".join([*row, number]) for row, number in lines))
+    texts = ["\t".join(row) for row in rows[1:]]
+    found = [
+        table_of(tmp_path, "evaluate", run, "--data", str(labeled)),
+        table_of(tmp_path, "classify", run, "--data", str(plain)),
+        table_of(tmp_path, "classify", run, *texts),
+    ]
+    assert [row.pop("id") for row in found[1]] == numbers
+    for row in found[0]:
+        del row["place"], row["label"]
+    assert found[0] == found[1] == found[2]
+
+
+def table_of(folder, *words):
+    """The rows that a command writes."""
+    path = folder / "found.csv"
+    assert command([*words, "--output", str(path)]) == 0
+    return [*csv.DictReader(path.read_text().splitlines())]
 
 
 @pytest.mark.slow

@@ -30,6 +30,15 @@ def test_probabilities_are_those_of_transformers(layout, tmp_path):
     assert main(["evaluate", str(folder), "--data", str(data), "--output", str(found)]) == 0
     with found.open(newline="", encoding="utf-8") as file:
         told = [*csv.DictReader(file)]
+    plain, more = tmp_path / "plain.csv", tmp_path / "more.csv"
+    with plain.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "text"), *enumerate(TEXTS)])
+    assert main(["classify", str(folder), "--data", str(plain), "--output", str(more)]) == 0
+    with more.open(newline="", encoding="utf-8") as file:
+        kept = {"id", "place", "text", "label"}
+        assert [{k: v for k, v in row.items() if k not in kept} for row in told] == [
+            {k: v for k, v in row.items() if k not in kept} for row in csv.DictReader(file)
+        ]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
         logits = model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits

@@ -1,22 +1,24 @@
 """``transformer-jax classify``: a class, labels or a number for each text or pair."""
 
 import dataclasses
-import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from transformer_jax.cli.output import note, note_unknown
+from transformer_jax.cli.output import check_file, note, note_unknown, wrote
 from transformer_jax.cli.support.run_command import PictureFlags, PredictionCommand
-from transformer_jax.core.config_fields import Range, Share
+from transformer_jax.core.config_fields import Flag, OutputPath, Range, Share
 from transformer_jax.core.errors import ConfigError, DataError, plural
+from transformer_jax.data.bad_rows import BadRowPolicy
 
 if TYPE_CHECKING:
+    from transformer_jax.data.unlabeled import TextTable
     from transformer_jax.inference.encoding.rewards import Rewarded, RewardRunner
+    from transformer_jax.inference.facts import Facts
 
 __all__ = ["Classify"]
 
@@ -42,6 +44,18 @@ class Classify(PictureFlags, PredictionCommand):
     an image classifier: pictures, or folders of them. For a reward model, a text may be
     {"prompt": "...", "completion": "..."}, or a conversation that ends with an answer,
     {"messages": [...]}."""
+    data: str | None = None
+    """Table with the texts, instead of TEXT: CSV, TSV, JSONL or Parquet, with names of columns."""
+    text: Annotated[str | None, Flag("data.read.text")] = None
+    """Column or key of the first text in --data; None is that of the training file."""
+    text_pair: Annotated[str | None, Flag("data.read.text-pair")] = None
+    """Column or key of the second text in --data; None is that of the training file."""
+    bad_rows: Annotated[BadRowPolicy | None, Flag("data.read.bad-rows")] = None
+    """Rows of --data that cannot be read: refuse them, or skip and count them. None is the run's
+    setting."""
+    output: OutputPath | None = None
+    """Output file, .csv: all columns of --data, the prediction, and the probability of each class;
+    printed are numbers of texts alone."""
     labels: tuple[str, ...] = ()
     """Labels to choose from, for a model of images and texts."""
     template: str | None = None
@@ -55,54 +69,108 @@ class Classify(PictureFlags, PredictionCommand):
     """Number of lines to read and sort by length at a time: more is faster; 1 at a terminal."""
 
     def __call__(self) -> int:
-        """Classifies lines until the input ends."""
+        """Classifies lines until the input ends, or the rows of a table."""
         self.check()
         from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, classify_pictures
+        from transformer_jax.core.task_progress import show_progress
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.opening())
         if facts.kind in PICTURE_FAMILIES:
+            self.refuse_table("pictures: give them or their folder")
             return classify_pictures(self, facts)
         self.refuse_skipping("texts")
         self.check_labels()
-        from transformer_jax.cli.support.input_lines import given_texts, windows, write
+        from transformer_jax.cli.support.input_lines import write
         from transformer_jax.inference.encoders import check_task, task_runner
         from transformer_jax.inference.encoding.rewards import RewardRunner
         from transformer_jax.inference.encoding.task_runner import UnreadTextError
 
         kind, labels, length, _, pairs, _ = check_task(facts, *TASKS)
         self.check_task(kind)
+        columns = ["predicted", *(f"probability of {one}" for one in labels if kind != "regress")]
+        table = None if self.data is None else self.table(facts, pairs, columns)
         predictor = task_runner(Pretrained.load(facts))
+        rewards = predictor if isinstance(predictor, RewardRunner) else None
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
-        for window in windows(given_texts(self.texts), self.buffer_size):
-            given: list[Any]
-            if isinstance(predictor, RewardRunner):
-                read = functools.partial(_rewarded, self.run, predictor)
-                given = [[read(name, text) for name, text in window]]
-            else:
-                sides = [_sides(name, text, pairs) for name, text in window]
-                given = [[row[i] for row in sides] for i in range(1 + pairs)]
+        given, predicted = list[Sequence[object]](), list[list[object]]()
+        for window in self.windows(table, rewards, pairs):
+            sides = [list(texts) for texts in zip(*(row for _, row in window), strict=True)]
             try:
-                tell = predictor.numbers if kind == "regress" else predictor.classes
-                rows = tell(*given).reshape(len(window), -1)
+                with show_progress(f"classifying {plural(len(window), 'text')}"):
+                    tell = predictor.numbers if kind == "regress" else predictor.classes
+                    rows = tell(*sides).reshape(len(window), -1)
             except UnreadTextError as error:
                 raise DataError(error.about(window[error.index][0])) from None
+            if self.output is not None:
+                given += [texts for _, texts in window]
+                predicted += [self.values(kind, labels, row) for row in rows]
+                continue
             for row in rows:
                 write(*self.cells(kind, labels, row))
             sys.stdout.buffer.flush()
+        if self.output is not None:
+            from transformer_jax.recipes.scored_texts import write_table
+
+            names = ("text", "second")[: 1 + pairs] if table is None else table.columns
+            cells = given if table is None else table.cells()
+            every = ([*row, *more] for row, more in zip(cells, predicted, strict=True))
+            write_table(self.output, [*names, *columns], every)
+            wrote(self.output, what=plural(len(predicted), "row"))
         note_unknown(predictor.counts)
         if predictor.counts["cut"]:
             cut = plural(predictor.counts["cut"], "text")
             # How a downloaded classifier was truncated in training is unknown.
             known = "" if "published" in facts.record else ", as in training"
-            lost = (
-                " (the beginning of the prompt first)"
-                if isinstance(predictor, RewardRunner)
-                else ""
-            )
+            lost = "" if rewards is None else " (the beginning of the prompt first)"
             note(f"{cut} truncated to {plural(length, 'token')}{lost}{known}")
         return 0
+
+    def table(self, facts: "Facts", pairs: bool, columns: Sequence[str]) -> "TextTable":
+        """Returns the table of ``--data``, read as the training file was.
+
+        Args:
+            facts: What is known of the run.
+            pairs: Whether two texts are read.
+            columns: The columns that ``--output`` adds.
+
+        Raises:
+            ConfigError: The run reads no tables of texts, or the table has one of ``columns``.
+            DataError: The table cannot be read.
+        """
+        from transformer_jax.data.labeled_files import LabeledOptions
+        from transformer_jax.data.unlabeled import read_text_table
+        from transformer_jax.recipes.driver import settings_of
+        from transformer_jax.recipes.read_flags import changed_options
+
+        read = LabeledOptions()
+        if "published" not in facts.record:
+            read = settings_of(facts).data.read
+        if not isinstance(read, LabeledOptions):
+            self.refuse_table("preferences or conversations: give them as lines")
+        found = read_text_table(str(self.data), changed_options(read, self), pairs)
+        if twice := {*columns}.intersection(found.columns) if self.output else ():
+            raise ConfigError(
+                f"--data {self.data}: the column {min(twice)!r} is one that --output adds: rename "
+                f"it, or leave it out"
+            )
+        return found
+
+    def windows(
+        self, table: "TextTable | None", rewards: "RewardRunner | None", pairs: bool
+    ) -> Iterator[list[tuple[str, Sequence[object]]]]:
+        """Yields lists of names for messages, each with its text or texts."""
+        from transformer_jax.cli.support.input_lines import given_texts, windows
+
+        if table is not None:
+            yield list(zip(table.places, table.texts, strict=True))
+            return
+        for window in windows(given_texts(self.texts), self.buffer_size):
+            if rewards is None:
+                yield [(name, _sides(name, text, pairs)) for name, text in window]
+            else:
+                yield [(name, [_rewarded(self.run, rewards, name, text)]) for name, text in window]
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
         """Returns the line of output for a text with the probabilities ``row``."""
@@ -112,9 +180,19 @@ class Classify(PictureFlags, PredictionCommand):
         if kind != "multi_label":
             best = int(row.argmax())
             return [labels[best], every[best], *(every if self.all else [])]
+        return [cell for i in self.above(row) for cell in (labels[i], every[i])]
+
+    def values(self, kind: str, labels: Sequence[str], row: Any) -> list[object]:
+        """Returns the cells of ``--output`` for a text: the prediction, and each probability."""
+        if kind == "regress":
+            return [float(row[0])]
+        best = self.above(row) if kind == "multi_label" else [int(row.argmax())]
+        return [", ".join(labels[i] for i in best), *map(float, row)]
+
+    def above(self, row: Any) -> list[int]:
+        """Returns the labels above the threshold, the most probable first."""
         least = _THRESHOLD if self.threshold is None else self.threshold
-        order = sorted(range(len(row)), key=lambda i: -row[i])
-        return [cell for i in order if row[i] >= least for cell in (labels[i], every[i])]
+        return [i for i in sorted(range(len(row)), key=lambda i: -row[i]) if row[i] >= least]
 
     def check(self) -> None:
         """Refuses flags that exclude each other.
@@ -124,6 +202,27 @@ class Classify(PictureFlags, PredictionCommand):
         """
         if self.threshold is not None and self.all:
             raise ConfigError("--all shows every label: leave --threshold out")
+        if self.output is not None and self.all:
+            raise ConfigError("--output has every probability: leave --all out")
+        if self.data is not None and self.texts:
+            raise ConfigError(f"--data {self.data}: leave the other texts out, or add them to it")
+        for name in ("text", "text_pair", "bad_rows"):
+            if getattr(self, name) is not None and self.data is None:
+                raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
+        check_file("--output", self.output, (".csv",))
+
+    def refuse_table(self, why: str) -> None:
+        """Refuses a table and a table of predictions.
+
+        Args:
+            why: What the run reads instead.
+
+        Raises:
+            ConfigError: One is given; it names the flag.
+        """
+        for name in ("data", "output"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"--{name} is for texts, and {self.run} reads {why}")
 
     def check_labels(self) -> None:
         """Refuses ``--labels`` for a model that has labels.

@@ -328,6 +328,7 @@ class Wanted(NamedTuple):
         Raises:
             ConfigError: The table has a second text that is not read.
         """
+        _refuse_second(self.unused, map(str.strip, names), place)
         chosen = chosen_columns(names, self.usual, path)
         fields = [(option, chosen.get(column, column)) for option, column in self.fields]
         if self.unused and fields[0] != self.fields[0]:  # a text not named has no second
@@ -381,7 +382,6 @@ def table_cells(
                 wanted = wanted.among(cells, path, place)
             places, most = _places(cells, wanted.fields, place, mark), len(cells)
             names = [name.strip() for name in cells] if header else [""] * len(cells)
-            _refuse_second(wanted.unused, names, place)
             columns = [f"{i} ({name})" if name else f"{i}" for i, name in enumerate(names, 1)]
             unread.note(columns, [columns[i] for i in places if i < most])
             unread.report()

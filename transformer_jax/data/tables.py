@@ -576,6 +576,10 @@ def _objects_of_cells(
             continue
         if not names:
             names = [cell.strip() for cell in cells]
+            if twice := [name for name in names if name and names.count(name) > 1]:
+                raise DataError(
+                    f"{file}:{number}: the column {twice[0]!r} is there twice: rename one"
+                )
             continue
         with rows:
             if len(cells) != len(names):
