@@ -321,3 +321,20 @@ def test_files_of_a_folder_that_are_not_read_are_counted(tmp_path, capsys):
     ]
     said = f"{tmp_path}: 3 other files not read (.rst 2, no suffix 1), such as c.rst"
     assert said in capsys.readouterr().err
+
+
+def test_a_table_of_texts_is_read_alike_for_training_and_validation(write, capsys):
+    train, valid = (write(name, 'n,text\n1,"one, two"\n') for name in ("a.csv", "b.csv"))
+    texts = lambda part: ["".join(chunk.text for chunk in part)]
+    table = open_texts(TextData(jsonl=train, valid=valid, test=valid))
+    assert texts(table.train) == texts(table.valid) == texts(table.tests["test"]) == ["one, two"]
+    assert "read as text" not in capsys.readouterr().err
+    raw = open_texts(TextData(text=train, valid=valid, test=valid))
+    assert texts(raw.train) == texts(raw.valid) == texts(raw.tests["test"])
+    assert texts(raw.train)[0].startswith('n,text\n1,"one')
+    assert capsys.readouterr().err.count("a table that is read as text") == 3
+
+
+def test_a_text_with_commas_is_no_table(write, capsys):
+    assert "".join(chunk.text for chunk in read_texts(write("a.csv", "one, two\n"))) == "one, two\n"
+    assert "read as text, with its keys and quotes" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from transformer_jax.core.config_fields import Configuration, Count, Range
 from transformer_jax.core.errors import ConfigError, DataError
+from transformer_jax.core.task_progress import log
 from transformer_jax.data import tfds
 from transformer_jax.data.bad_rows import BadRows, Unread, log_unread
 from transformer_jax.data.data_sets import is_data_set, missing_splits, table_files
@@ -24,6 +25,8 @@ from transformer_jax.data.preparation import Preparation, ReadSettings
 from transformer_jax.data.splits import DataSplits, refuse_several
 from transformer_jax.data.tables import (
     RowSource,
+    TableFormat,
+    first_cells,
     json_rows,
     object_rows,
     source_name,
@@ -121,13 +124,15 @@ def open_texts(data: TextData) -> TextSplits:
             "no training data: give data.text, data.jsonl, data.tfds or data.corpus python-docs"
         )
     train, valid, tests = splits.train, splits.valid, dict(splits.tests)
+    # Text that has commas is not the text in a table.
+    read_also = _text if _format(data.text or "") in ("csv", "tsv") else read_texts
     if data.valid is not None:
-        valid = read_texts(data.valid, data.read, "data.valid")
+        valid = read_also(data.valid, data.read, "data.valid")
     elif valid is None and data.read.validation_size > 0:
         parts = ValidationSplit(train, data.read.validation_size)
         train, valid = parts.train, parts.valid
     if data.test is not None:
-        tests["test"] = read_texts(data.test, data.read, "data.test")
+        tests["test"] = read_also(data.test, data.read, "data.test")
     return TextSplits(train, valid, tests)
 
 
@@ -135,6 +140,8 @@ def read_texts(
     source: RowSource, read: TextOptions = TextOptions(), where: str = "data.text"
 ) -> DocumentStream:
     """Returns the documents of a text file or folder, or of a table of objects, by the extension.
+
+    CSV and TSV are tables if the first line has ``read.field``, and otherwise texts.
 
     Args:
         source: The file or folder; or objects in Python, such as a ``datasets.Dataset``.
@@ -153,11 +160,22 @@ def read_texts(
         texts = [row.text(read.field, hint) for _, row in json_rows(source)]
         return _listed(texts, source_name(source), read)
     path = os.fspath(source)
+    format = _format(path)
+    if format in ("csv", "tsv"):  # a table of texts, or a text with commas
+        table = read.field in map(str.strip, first_cells(local_data(path, where), format, where))
+    else:
+        table = format is not None
+    return (_jsonl if table else _text)(path, read, where)
+
+
+def _format(path: str) -> TableFormat | None:
+    """Returns the format of a table by its name; None of a text or a folder of texts."""
+    if os.path.isdir(path) and not is_data_set(path):
+        return None
     try:
-        jsonl = (is_data_set(path) or not os.path.isdir(path)) and table_format(path) == "jsonl"
+        return table_format(path)
     except ConfigError:
-        jsonl = False
-    return (_jsonl if jsonl else _text)(path, read, where)
+        return None
 
 
 def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
@@ -165,6 +183,11 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
     files = [root]
     if is_data_set(root):
         raise DataError(f"{where} {path}: the folder of a data set: give it as data.jsonl")
+    if root.is_file() and (root.suffix.lower() == ".json" or _format(path) is not None):
+        log(
+            f"warning: {where} {path}: a table that is read as text, with its keys and quotes: "
+            f"data.jsonl reads the texts in it"
+        )
     if os.path.isdir(root):
         files, others = [], list[str]()
         for file in sorted(root.rglob("*"), key=pathlib.Path.as_posix):
