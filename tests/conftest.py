@@ -83,9 +83,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if not (chosen := config.getoption("slice")):
         return
-    held = lambda one: chosen.holds(one.nodeid, one.get_closest_marker("apart") is not None)
-    config.hook.pytest_deselected(items=[one for one in items if not held(one)])
-    items[:] = filter(held, items)
+    config.hook.pytest_deselected(items=[one for one in items if not chosen.has(one)])
+    items[:] = filter(chosen.has, items)
 
 
 @pytest.hookimpl(wrapper=True)

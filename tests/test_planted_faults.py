@@ -73,6 +73,7 @@ def test_faults_are_of_rows_and_of_every_deck():
     assert {fault["deck"] for fault in FAULTS} <= {*lecture_pages.NAMES}
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault['row']}-{fault['says']}")
 def test_a_fault_is_caught(fault, tmp_path):

@@ -171,9 +171,18 @@ def test_slices_are_disjoint_and_all():
     assert set().union(*slices) == set(names)
     for part in slices:
         assert all(name.replace("[a]", "[b]") in part for name in part)
-    apart = [{name for name in names if Slice(i, 5).holds(name, True)} for i in range(5)]
+    apart = [{name for name in names if Slice(i, 5).holds(name, [])} for i in range(5)]
     assert sum(map(len, apart)) == len(set().union(*apart)) == len(names)
     assert any(name.replace("[a]", "[b]") not in part for part in apart for name in part)
+
+
+def test_cases_are_told_apart_by_the_parameters_that_the_mark_names():
+    cases = [
+        (f"tests/test_a.py::test_b[{mesh}-{task}]", [task]) for mesh in "xy" for task in "pqrst"
+    ]
+    of = {case: [i for i in range(50) if Slice(i, 50).holds(case, by)] for case, by in cases}
+    assert all(of[case] == of[case.replace("[x", "[y")] for case in of)
+    assert len({i for [i] in of.values()}) > 2
 
 
 @pytest.mark.parametrize("text", ["5/5", "1", "-1/3", "a/b"])

@@ -205,6 +205,7 @@ def written_by_theirs(folder, model, tokenizer, ids, real, beams):
         for beams in (1, 4)
     ],
 )
+@pytest.mark.apart("name")
 @pytest.mark.quick("llama-1")
 def test_it_writes_what_ours_writes(tmp_path, name, beams):
     """Greedily and by beams, on texts of many lengths at once."""

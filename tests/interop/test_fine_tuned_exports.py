@@ -31,6 +31,7 @@ def folder(shared):
 
 
 @pytest.mark.quick(*QUICK)
+@pytest.mark.apart("layout")
 @pytest.mark.parametrize(
     ("layout", "command"), starts.CELLS, ids=[" ".join(cell) for cell in starts.CELLS]
 )

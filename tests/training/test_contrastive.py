@@ -49,6 +49,7 @@ def whole(model):
     return case, jax.tree.map(np.asarray, params), loss
 
 
+@pytest.mark.apart("sizes")
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 @pytest.mark.parametrize("sizes", [(1,), (2,), (8,), (1, 2), (2, 2, 2)])

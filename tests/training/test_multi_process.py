@@ -111,6 +111,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("said", COMMANDS)
 def test_the_whole_command_runs_on_two_processes(tmp_path, said):

@@ -346,6 +346,7 @@ def is_param(node):
     return isinstance(node, nnx.Variable)
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 @pytest.mark.parametrize("seed", [0, 1, 2])

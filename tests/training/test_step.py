@@ -132,6 +132,7 @@ def test_parameters_and_gradients_travel_and_of_the_rows_only_those_of_tables(
     chex.assert_trees_all_close(result, alone(make_toy, batch), atol=1e-5)
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("compute", "shapes"),
