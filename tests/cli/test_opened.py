@@ -154,7 +154,7 @@ def test_every_method_works_after_the_folder_is_deleted(name, placed, count_open
 
 
 def _generated(model, text):
-    read = model._opened.facts.preparation.text(text)
+    read = model.opened.facts.preparation.text(text)
     return f"{read}{model.generate(text, **FEW | {'max_new_tokens': 4})}\n".split("\n")
 
 

@@ -161,13 +161,7 @@ DOORS: tuple[Door, ...] = (
         "file state.json",
         by=readers.DATA_SET,
     ),
-    _reader(
-        "texts in a table as CSV",
-        "classify --data",
-        "classify --text",
-        "classify --text-pair",
-        by=readers.UNLABELED_CSV,
-    ),
+    _reader("texts in a table as CSV", "classify --data", by=readers.UNLABELED_CSV),
     _reader("labeled pairs as TSV", *_LABELED, by=readers.LABELED_PAIRS),
     _reader(
         "classes of labeled texts", *_LABELED, "ExampleTokens.class_weights", by=readers.CLASSES
@@ -510,6 +504,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "check",
         "check --words",
         "DistributedConfig.coordinator_address",
+        "classify --text",
+        "classify --text-pair",
         "probe --label",
         "probe --text",
         "prompt --match-field",
@@ -539,6 +535,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "takes what an open door has prepared": (
         "CaptionPredictor.follows_folder",
         "CaptionPredictor.search",
+        "DirectedPredictor.directions",
+        "_TextTask.sides",
     ),
     "a store that the package writes and checks by its own checksums": (
         "file store.json",

@@ -96,7 +96,7 @@ def _tag(folder: Path) -> None:
             return [[(0, 1.0)] * len(row) for row in words]
 
     model = TaggingPredictor.__new__(TaggingPredictor)
-    model._predictor, model.labels = Runner(), ("X",)
+    model.runner, model.labels = Runner(), ("X",)
     assert [one.word for one in model(" ".join(WORDS))] == WORDS
 
 

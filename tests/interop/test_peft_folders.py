@@ -407,7 +407,7 @@ def test_each_tensor_of_an_adapter_is_needed(tmp_path):
 @pytest.fixture(scope="module")
 def gpt2(base):
     """The folder of the small GPT-2."""
-    return base._opened.facts.source
+    return base.opened.facts.source
 
 
 class Killed(BaseException):

@@ -425,7 +425,7 @@ def test_a_newer_question_ends_the_one_before(tmp_path):
 
 def rounded(folder, weights="float16"):
     """An opened model with the parameters of its page, and the page's parts."""
-    opened = tj.load(folder)._opened
+    opened = tj.load(folder).opened
     params, arrays = as_on_the_page(opened.model[1], weights)
     opened = dataclasses.replace(opened, model=(opened.model[0], params))
     model = explored(opened)

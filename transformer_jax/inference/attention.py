@@ -288,7 +288,7 @@ class TranslatorAttention:
 class DecoderAttention:
     """Mixin: the attention of a decoder."""
 
-    _opened: "Pretrained"
+    opened: "Pretrained"
 
     def attention(self, text: str) -> TextAttention:
         """Returns the attention weights of every layer and head for a text.
@@ -298,7 +298,7 @@ class DecoderAttention:
             ConfigError: The model is an n-gram model, or runs on CTranslate2.
             DataError: The text is longer than the model's context.
         """
-        opened, facts = self._opened, self._opened.facts
+        opened, facts = self.opened, self.opened.facts
         if not opened.on_jax:
             raise ConfigError(f"{facts.source}: attention needs a decoder that runs on JAX")
         read, start = facts.preparation.text(one_text(text)), facts.text_start(opened.tokenizer)

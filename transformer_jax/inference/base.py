@@ -3,10 +3,13 @@
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.core.errors import ArgumentError, plural, were
 from transformer_jax.data.coverage import unknown_note
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.pretrained import Pretrained
 
 __all__ = ["Predictor", "listed", "several", "truncated", "warn_after", "warn_of_texts"]
 
@@ -21,6 +24,7 @@ class Predictor:
     Attributes:
         model: The Flax module, or the counts of an n-gram model.
         tokenizer: The tokenizer used in training; an image model has none.
+        opened: The opened model, with what is known of it.
 
     Raises:
         ConfigError: The model is of another family.
@@ -29,6 +33,7 @@ class Predictor:
 
     model: Any
     tokenizer: Any
+    opened: "Pretrained"
 
 
 def listed(texts: Any) -> list[str]:

@@ -74,7 +74,7 @@ class CaptionPredictor(Predictor):
     """
 
     def __init__(self, opened: "Pretrained"):
-        self._opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
+        self.opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
         facts = opened.facts
         self.captioner = ImageCaptioner(
             opened.model, opened.tokenizer, preparation=facts.preparation
@@ -128,7 +128,7 @@ class CaptionPredictor(Predictor):
     @functools.cached_property
     def folder_generator(self) -> HFCaptionGenerator:
         """The function from pictures to captions by the folder's generation config."""
-        return HFCaptionGenerator(self._opened, batch=self.batch_size)
+        return HFCaptionGenerator(self.opened, batch=self.batch_size)
 
     def follows_folder(self, generation_config: ConfigChoice, settings: Mapping[str, Any]) -> bool:
         """Returns whether the generation config of the folder decides about a call.
@@ -149,7 +149,7 @@ class CaptionPredictor(Predictor):
         if mesh_of(nnx.state(self.model)) is not None:
             here.append("a mesh")
         if here:
-            facts = self._opened.facts
+            facts = self.opened.facts
             names = ", ".join(unused_settings(facts.record["published"]["generation"], settings))
             log(
                 f"{facts.source}: its generation config{names and f' ({names})'} is not applied, "

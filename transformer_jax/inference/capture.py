@@ -67,7 +67,7 @@ class Activations(Mapping[str, np.ndarray]):
 class TranslatorCapture(TranslatorAttention):
     """Mixin: the attention and all other activations of an encoder-decoder."""
 
-    _opened: "Pretrained"
+    opened: "Pretrained"
 
     def capture(
         self,
@@ -106,7 +106,7 @@ class TranslatorCapture(TranslatorAttention):
         tokenizer = translator.tokenizer
         inputs = [tokenizer.bos, *written[:-1]]
         arrays = jnp.asarray([ids]), jnp.asarray([inputs]), jnp.asarray([len(ids)])
-        values = capture(self._opened.module, lambda model: model(*arrays), at, replace)
+        values = capture(self.opened.module, lambda model: model(*arrays), at, replace)
         names = tuple(readable_tokens(translator.source_names(ids)))
         return Activations(values, names, tuple(pieces(tokenizer, inputs)))
 
@@ -130,7 +130,7 @@ class DecoderCapture(DecoderAttention):
             ConfigError: The model is an n-gram model, or runs on CTranslate2.
             DataError: The text is longer than the model's context.
         """
-        opened, facts = self._opened, self._opened.facts
+        opened, facts = self.opened, self.opened.facts
         if not opened.on_jax:
             raise ConfigError(f"{facts.source}: capture needs a decoder that runs on JAX")
         read = facts.preparation.text(one_text(text, use="capture"))
@@ -149,8 +149,8 @@ class DecoderCapture(DecoderAttention):
 class EncoderCapture:
     """Mixin: the activations of an encoder with a head."""
 
-    _opened: "Pretrained"
-    _vectors: "Embedder"
+    opened: "Pretrained"
+    vectors: "Embedder"
     _fill: "MaskFiller | None" = None
 
     def capture(
@@ -178,7 +178,7 @@ class EncoderCapture:
             ConfigError: The encoder has no head, or the model is a decoder.
             DataError: The texts are longer than the model's length.
         """
-        opened = self._opened
+        opened = self.opened
         model, facts, tokenizer = opened.module, opened.facts, opened.tokenizer
         if not isinstance(model, Encoder) or facts.record.get("masking", {}) is None:
             raise ConfigError(f"{facts.source}: capture needs an encoder with a head")
@@ -188,7 +188,7 @@ class EncoderCapture:
             ids = np.asarray(self._fill.encode(text), np.int32)
             types = np.zeros_like(ids)
         else:
-            examples = self._vectors.one_example(*given)
+            examples = self.vectors.one_example(*given)
             ids = examples.store.ids
             batch = collate(examples, np.array([0]), len(ids), tokenizer.pad)
             [types] = batch["types"] * ((facts.published or {}).get("types") is not False)

@@ -18,7 +18,7 @@ class DirectedPredictor:
     """Mixin: the languages of a translator."""
 
     tokenizer: Any
-    _opened: "Pretrained"
+    opened: "Pretrained"
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -27,9 +27,9 @@ class DirectedPredictor:
         return () if tags is None else tags.languages
 
     def _direction(self, from_: str | None, to: str | None) -> Direction:
-        return self._opened.facts.direction(self.tokenizer, Direction(from_, to))
+        return self.opened.facts.direction(self.tokenizer, Direction(from_, to))
 
-    def _directions(self, from_: Languages, to: Languages, count: int) -> list[Direction]:
+    def directions(self, from_: Languages, to: Languages, count: int) -> list[Direction]:
         """Returns the directions of ``count`` texts.
 
         Raises:

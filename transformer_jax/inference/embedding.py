@@ -35,7 +35,7 @@ class Embedding:
     """
 
     def __init__(self, opened: "Pretrained", direction: Direction = DEFAULT_DIRECTION):
-        self._opened, self._vectors = opened, vectors_of(opened, direction=direction)
+        self.opened, self.vectors = opened, vectors_of(opened, direction=direction)
 
     def embed(
         self,
@@ -67,7 +67,7 @@ class Embedding:
         """
         if pooling == "none":
             raise ConfigError("pooling is none: choose mean or cls, for one vector per text")
-        vectors, facts, own = self._vectors, self._opened.facts, pooling is None
+        vectors, facts, own = self.vectors, self.opened.facts, pooling is None
         pool = pools_of(facts, pooling)
         before = prompt_of(facts, prompt_name, text=prompt, usual=own)
         skip = skip_of(facts, vectors, before) if own else 0
@@ -75,7 +75,7 @@ class Embedding:
             made = vectors.embed(listed(texts), layers=layers, pool=pool, prompt=before, skip=skip)
             blocks = [block.vectors for block in made]
         found = np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)
-        dense = self._opened.sentence_layer if own and layers == "last" else None
+        dense = self.opened.sentence_layer if own and layers == "last" else None
         if width is not None:
             if layers != "last":
                 raise ConfigError(f"width is for the last layer, not {layers}: leave one out")
@@ -96,4 +96,4 @@ class Embedding:
             DataError: The texts are longer than the model's length.
         """
         given = [one_text(text), *([] if text_pair is None else [one_text(text_pair)])]
-        return encoder_attention(self._vectors, given)
+        return encoder_attention(self.vectors, given)

@@ -81,7 +81,7 @@ class ExplorePage:
 class Explorable:
     """Mixin: a model that a page can run."""
 
-    _opened: "Pretrained"
+    opened: "Pretrained"
 
     def explore(self, text: str = "", *, weights: WeightType = "float16") -> ExplorePage:
         """Returns a page that runs this model in a browser, without Python and without a network.
@@ -98,7 +98,7 @@ class Explorable:
         """
         if not isinstance(text, str):
             raise ArgumentError(f"explore: text is {type(text).__name__}: give one string")
-        return ExplorePage(explore_html(explored(self._opened, text), weights))
+        return ExplorePage(explore_html(explored(self.opened, text), weights))
 
 
 def kind_of(facts: "Facts") -> Kind:

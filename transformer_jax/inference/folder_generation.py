@@ -110,8 +110,8 @@ class _Searching(Protocol):
     """A predictor with a search; without a model, it runs on CTranslate2."""
 
     model: Any
-    _opened: "Pretrained"
-    _hf: Any
+    opened: "Pretrained"
+    folder_search: Any
 
 
 def note_unused_here(
@@ -134,9 +134,9 @@ def note_unused_here(
         from transformer_jax.interop.ctranslate2_engine import SETTINGS
 
         names &= SETTINGS[kind]
-    has_hf = has_hf and predictor._hf is not None
+    has_hf = has_hf and predictor.folder_search is not None
     sampling = "do_sample=True, num_beams=1" if kind == "translator" else ""
-    note_unused(predictor._opened.facts, GivenSearch(changes, names, has_hf, False, sampling))
+    note_unused(predictor.opened.facts, GivenSearch(changes, names, has_hf, False, sampling))
 
 
 def _remedies(unused: Mapping[str, Any], search: GivenSearch) -> list[str]:

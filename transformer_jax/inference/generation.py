@@ -54,10 +54,10 @@ class TranslationPredictor(TranslatorCapture, Explorable, DirectedPredictor, Pre
     _translator: LineTranslator
 
     def __init__(self, opened: "Pretrained"):
-        self._opened, self.tokenizer = opened, opened.tokenizer
+        self.opened, self.tokenizer = opened, opened.tokenizer
         self.model, self._translator = opened.module, opened.translator()
         self._usual = search_settings(opened.facts)
-        self._hf = HFTextGenerator(opened, batch=32) if opened.on_jax else None
+        self.folder_search = HFTextGenerator(opened, batch=32) if opened.on_jax else None
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -111,13 +111,15 @@ class TranslationPredictor(TranslatorCapture, Explorable, DirectedPredictor, Pre
             NumericsError: The model computed NaN or infinity.
         """
         changes, given = changes_of(generation_config, settings), listed(texts)
-        directions = self._directions(from_, to, len(given))
+        directions = self.directions(from_, to, len(given))
         if is_hf(generation_config):
-            if self._hf is None:
-                where = self._opened.facts.source
+            if self.folder_search is None:
+                where = self.opened.facts.source
                 raise ConfigError(f"{where}: CTranslate2 does not support generation_config hf")
-            with warn_of_texts(self._hf.counts):
-                return _first(texts, [*map(generated, self._hf(given, changes, directions))])
+            with warn_of_texts(self.folder_search.counts):
+                return _first(
+                    texts, [*map(generated, self.folder_search(given, changes, directions))]
+                )
         note_unused_here(self, "translator", changes)
         search = TRANSLATION.changed(**self._usual | changes)
         translator = self._translator
@@ -154,12 +156,12 @@ class TranslationPredictor(TranslatorCapture, Explorable, DirectedPredictor, Pre
         """Returns the encoder as a function from texts to vectors."""
         from transformer_jax.inference.embedding import Embedding
 
-        if isinstance(self._opened.facts.config, RecurrentConfig):
-            where = self._opened.facts.source
+        if isinstance(self.opened.facts.config, RecurrentConfig):
+            where = self.opened.facts.source
             raise ConfigError(
                 f"{where}: a recurrent translator, which has no sentence vectors: use a Transformer"
             )
-        return Embedding(self._opened, direction)
+        return Embedding(self.opened, direction)
 
     def score(
         self,
@@ -183,7 +185,7 @@ class TranslationPredictor(TranslatorCapture, Explorable, DirectedPredictor, Pre
         """
         scorer = self._refuse_engine()
         read, written = listed(sources), listed(targets)
-        directions = self._directions(from_, to, len(read))
+        directions = self.directions(from_, to, len(read))
         with warn_of_texts(scorer.counts):
             found = [score.log_prob for score in scorer.score(read, written, directions)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
@@ -195,7 +197,7 @@ class TranslationPredictor(TranslatorCapture, Explorable, DirectedPredictor, Pre
             ConfigError: The translator runs on CTranslate2.
         """
         if not isinstance(self._translator, Translator):
-            where = self._opened.facts.source
+            where = self.opened.facts.source
             raise ConfigError(f"{where}: CTranslate2 only translates: leave engine out")
         return self._translator
 
@@ -210,10 +212,10 @@ class LanguageModelPredictor(DecoderCapture, Explorable, Predictor):
     _language: CountingLanguageModel
 
     def __init__(self, opened: "Pretrained"):
-        self._opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
+        self.opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
         self._language = opened.language()
         searches = opened.on_jax and not opened.adapters
-        self._hf = HFTextGenerator(opened, batch=32) if searches else None
+        self.folder_search = HFTextGenerator(opened, batch=32) if searches else None
         self._chat: ChatModel | None = None
 
     def with_adapters(
@@ -235,10 +237,10 @@ class LanguageModelPredictor(DecoderCapture, Explorable, Predictor):
         """
         from transformer_jax.inference.adapters import with_adapters_of
 
-        if self._hf is None:
-            where = self._opened.facts.source
+        if self.folder_search is None:
+            where = self.opened.facts.source
             raise ConfigError(f"{where}: adapters need a decoder that runs on JAX")
-        return LanguageModelPredictor(with_adapters_of(self._opened, adapters))
+        return LanguageModelPredictor(with_adapters_of(self.opened, adapters))
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -282,14 +284,14 @@ class LanguageModelPredictor(DecoderCapture, Explorable, Predictor):
     __call__ = generate
 
     def _by_hf_config(self, prompts: list[str], changes: dict[str, Any]) -> list[GeneratedText]:
-        if self._hf is None:
-            where = self._opened.facts.source
+        if self.folder_search is None:
+            where = self.opened.facts.source
             raise ConfigError(
                 f"{where}: n-gram models, CTranslate2 and models with a choice of adapters "
                 f"have no generation config"
             )
-        with warn_of_texts(self._hf.counts):
-            return [*map(generated, self._hf(prompts, changes))]
+        with warn_of_texts(self.folder_search.counts):
+            return [*map(generated, self.folder_search(prompts, changes))]
 
     def chat(
         self,
@@ -326,7 +328,7 @@ class LanguageModelPredictor(DecoderCapture, Explorable, Predictor):
         if self._chat is None:
             from transformer_jax.inference.chats import answering
 
-            self._chat = answering(self._opened.facts, self._opened.chat, self._language)
+            self._chat = answering(self.opened.facts, self.opened.chat, self._language)
         with warn_of_texts(self._chat.language.counts):
             return generated([self._chat.answer(checked, request)])
 

@@ -44,7 +44,7 @@ class ImagePredictor(Predictor):
     tokenizer = None
 
     def __init__(self, opened: "Pretrained"):
-        self._opened, self.model = opened, opened.module
+        self.opened, self.model = opened, opened.module
         fields = opened.facts.record
         self.labels: tuple[str, ...] = tuple((fields.get("task") or {}).get("labels", ()))
         self.form = pictures_of(fields, self.model.config.image)
@@ -81,7 +81,7 @@ class ImagePredictor(Predictor):
 
     def _labeled(self, program: MeshProgram, images: object) -> np.ndarray:
         if not self.labels:
-            where = self._opened.facts.source
+            where = self.opened.facts.source
             raise ConfigError(f"{where}: an image encoder without a classifier: use embed")
         return self._run(program, images)
 

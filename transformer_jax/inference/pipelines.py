@@ -500,19 +500,19 @@ class TextClassificationPipeline(Pipeline):
     def _scores(
         self, rows: list[tuple[str, str | None]], given: TextClassificationOptions
     ) -> Float[np.ndarray, "B V"]:
-        runner, firsts = self.model._predictor, [first for first, _ in rows]
+        runner, firsts = self.model.runner, [first for first, _ in rows]
         seconds = [second for _, second in rows if second is not None]
         if seconds and len(seconds) < len(rows):
             raise DataError("some inputs are pairs and some are single texts: give one kind a call")
-        sides = self.model._sides(firsts, seconds or None)
+        sides = self.model.sides(firsts, seconds or None)
         with _reading(runner.counts, given.get("truncation", False)):
             logits = runner.logits(*sides)
-        kind = self.model._head.kind
-        own = _own_activation(self.model._opened.facts, kind, logits.shape[-1])
+        kind = self.model.head.kind
+        own = _own_activation(self.model.opened.facts, kind, logits.shape[-1])
         return _activated(logits, given.get("function_to_apply", "default"), own)
 
     def _labels(self, count: int) -> Sequence[str]:
-        published = self.model._opened.facts.published
+        published = self.model.opened.facts.published
         names = {} if published is None else published["fields"].get("id2label") or {}
         usual = [names.get(str(i), f"LABEL_{i}") for i in range(count)]
         return self.model.labels if len(self.model.labels) == count else usual
@@ -549,7 +549,7 @@ class ZeroShotClassificationPipeline(Pipeline):
         entails = [i for i, label in enumerate(labels) if label.startswith("entail")]
         if not entails:
             raise ConfigError(
-                f"pipeline {task}: no label of {self.model._opened.facts.source} begins with "
+                f"pipeline {task}: no label of {self.model.opened.facts.source} begins with "
                 f"entail: {', '.join(self.model.labels)}; name it in id2label of config.json"
             )
         self._entails = entails[0]
@@ -602,8 +602,8 @@ class ZeroShotClassificationPipeline(Pipeline):
                 f"{template!r}: at least one text and one label are needed, and {{}} for the label"
             )
         pairs = [(text, template.format(label)) for text in texts for label in labels]
-        runner = self.model._predictor
-        sides = self.model._sides(*map(list, zip(*pairs, strict=True)))
+        runner = self.model.runner
+        sides = self.model.sides(*map(list, zip(*pairs, strict=True)))
         with warn_of_texts(runner.counts):
             logits = runner.logits(*sides, whole_seconds=True)
         logits = logits.reshape(len(texts), len(labels), -1)
@@ -644,7 +644,7 @@ class TokenClassificationPipeline(Pipeline):
 
     def __init__(self, task: str, model: Predictor, given: Mapping[str, object]):
         super().__init__(task, model, given)
-        if self.model._head.kind != "tag":
+        if self.model.head.kind != "tag":
             raise ConfigError(f"pipeline {task}: a discriminator of replaced tokens has no tags")
 
     @overload
@@ -668,8 +668,8 @@ class TokenClassificationPipeline(Pipeline):
         """
         given, texts = self._merged(options), listed(inputs)
         strategy, ignored = self._strategy(options), given.get("ignore_labels", ["O"])
-        with warn_of_texts(self.model._predictor.counts):
-            rows = self.model._predictor.tokens(texts)
+        with warn_of_texts(self.model.runner.counts):
+            rows = self.model.runner.tokens(texts)
         found: list[list[TokenEntity] | list[EntityGroup]] = []
         for text, tokens in zip(texts, rows, strict=True):
             pieces = list(_pieces(text, tokens, self.model.tokenizer))
@@ -809,18 +809,18 @@ class QuestionAnsweringPipeline(Pipeline):
         """
         given = self._merged(options)
         pairs = _questions(inputs, question, context)
-        with warn_of_texts(self.model._predictor.counts):
+        with warn_of_texts(self.model.runner.counts):
             found = [self._answers(*pair, given) for pair in pairs]
         return found[0] if len(found) == 1 else found
 
     def _answers(
         self, question: str, context: str, given: QuestionAnsweringOptions
     ) -> AnswerRecord | list[AnswerRecord]:
-        length = given.get("max_seq_len", min(self.model._head.length, _SEQUENCE))
-        if length > self.model._head.length:
-            most = self.model._head.length
+        length = given.get("max_seq_len", min(self.model.head.length, _SEQUENCE))
+        if length > self.model.head.length:
+            most = self.model.head.length
             raise ConfigError(f"max_seq_len is {length}: this model reads at most {most}")
-        windows = self.model._predictor.windows(
+        windows = self.model.runner.windows(
             question,
             context,
             length=length,
@@ -1029,7 +1029,7 @@ class FeatureExtractionPipeline(Pipeline):
             DataError: A text is too long.
         """
         given, texts = self._merged(options), listed(inputs)
-        vectors = self.model._vectors
+        vectors = self.model.vectors
         with _reading(vectors.counts, given.get("truncation", False)):
             blocks = list(vectors.embed(texts, pool="none"))
         rows = [
@@ -1055,7 +1055,7 @@ class _Generating(Pipeline):
     model: TranslationPredictor | LanguageModelPredictor | CaptionPredictor
 
     def _published(self, name: Literal["fields", "generation"]) -> Mapping[str, object]:
-        published = self.model._opened.facts.published
+        published = self.model.opened.facts.published
         return {} if published is None else published[name]
 
     def _task_settings(self) -> dict[str, object]:
@@ -1129,13 +1129,13 @@ class TextToTextPipeline(_Generating):
 
     def __init__(self, task: str, model: Predictor, given: Mapping[str, object]):
         super().__init__(task, model, given)
-        kind = self.model._opened.facts.record["model"].get("kind")
-        if self.model._hf is None or kind == "recurrent":
+        kind = self.model.opened.facts.record["model"].get("kind")
+        if self.model.folder_search is None or kind == "recurrent":
             raise ConfigError(
                 f"pipeline {task}: a Transformer on JAX is needed: call this model as tj.load "
                 f"returns it"
             )
-        self._search = self.model._hf
+        self._search = self.model.folder_search
         if self._published("generation").get("do_sample") is True and "do_sample" not in given:
             raise ConfigError(
                 f"pipeline {task}: generation_config.json samples, and this is beam search: give "
@@ -1184,7 +1184,7 @@ class TextToTextPipeline(_Generating):
         found = self._search(
             [f"{prefix or ''}{text}" for text in texts],
             self._read(self._search_settings(given)),
-            self.model._directions(from_, to, len(texts)),
+            self.model.directions(from_, to, len(texts)),
             too_long="truncate" if given.get("truncation") else "error",
         )
         clean = _cleaned if given.get("clean_up_tokenization_spaces") else str
@@ -1310,7 +1310,7 @@ class TextGenerationPipeline(_Generating):
         if given["do_sample"]:
             found = self.model.generate(prompts, generation_config=None, **self._sampling(given))
             return [[str(text), *map(str, text.alternatives)] for text in found]
-        search = self.model._hf
+        search = self.model.folder_search
         if search is None:
             raise ConfigError(
                 f"pipeline {self.task}: do_sample=False needs a decoder on JAX without a choice of "
@@ -1410,7 +1410,7 @@ class ImageClassificationPipeline(Pipeline):
         """
         given = self._merged(options)
         logits = self.model.logits(self._images(_pictures(inputs, self.task)))
-        own = _own_activation(self.model._opened.facts, "classify", len(self.model.labels))
+        own = _own_activation(self.model.opened.facts, "classify", len(self.model.labels))
         activation = given.get("function_to_apply", "default")
         found = [
             _ranked(self.model.labels, _activated(row, activation, own))[: given.get("top_k", 5)]

@@ -84,7 +84,7 @@ class EncoderPredictor(EncoderCapture, Explorable, Embedding, Predictor):
         """
         if self._fill is None:
             part = "mask token" if self._has_head else "masked-LM head"
-            where = self._opened.facts.source
+            where = self.opened.facts.source
             raise ConfigError(f"{where}: an encoder without a {part}: use embed")
         return self._fill
 
@@ -94,16 +94,16 @@ class _Task(EncoderCapture, Explorable, Embedding, Predictor):
 
     tasks: tuple[str, ...] = ()
 
-    _predictor: Any
+    runner: Any
 
     def __init__(self, opened: "Pretrained"):
-        facts, self._opened = opened.facts, opened
-        self._head = check_task(facts, *self.tasks)
-        self._predictor = task_runner(opened)
+        facts, self.opened = opened.facts, opened
+        self.head = check_task(facts, *self.tasks)
+        self.runner = task_runner(opened)
         self.model, self.tokenizer = opened.module, opened.tokenizer
-        self.labels: tuple[str, ...] = self._head.labels
+        self.labels: tuple[str, ...] = self.head.labels
         # Hugging Face models do not specify whether they read pairs.
-        self._pairs = None if "published" in facts.record else self._head.pairs
+        self._pairs = None if "published" in facts.record else self.head.pairs
         self._decodes = facts.kind == "decoder-task"
         if not self._decodes:
             super().__init__(opened)
@@ -152,16 +152,16 @@ class _TextTask(_Task):
         Raises:
             ConfigError: The model does not give one number for a pair of texts.
         """
-        check_scorer(self._opened.facts)
+        check_scorer(self.opened.facts)
         if top_k is not None and top_k < 1:
             raise ArgumentError(f"top_k is {top_k}: at least 1")
         [query], found = listed([query]), listed(texts)
-        with warn_of_texts(self._predictor.counts):
-            scores = self._predictor.numbers([query] * len(found), found)
+        with warn_of_texts(self.runner.counts):
+            scores = self.runner.numbers([query] * len(found), found)
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
         return [RankedText(i, float(scores[i]), found[i]) for i in order]
 
-    def _sides(
+    def sides(
         self, texts: TextsOrPairs, pairs: str | Iterable[str] | None
     ) -> tuple[list[str], list[str] | None]:
         """Returns the texts, and the second texts of pairs, as lists."""
@@ -234,16 +234,16 @@ class ClassificationPredictor(_TextTask):
         Raises:
             DataError: A text has no tokens, or the numbers of texts and second texts differ.
         """
-        sides = self._sides(texts, text_pairs)
-        with warn_of_texts(self._predictor.counts):
-            rows = self._predictor.classes(*sides)
+        sides = self.sides(texts, text_pairs)
+        with warn_of_texts(self.runner.counts):
+            rows = self.runner.classes(*sides)
         found = [self._named(row.tolist(), threshold) for row in rows]
         return found[0] if isinstance(texts, str) else found
 
     def _named(
         self, row: list[float], threshold: float
     ) -> Classification | MultiLabelClassification:
-        if self._head.kind != "multi_label":
+        if self.head.kind != "multi_label":
             return classification(self.labels, row)
         named = dict(zip(self.labels, row, strict=True))
         ranked = sorted(named, key=lambda label: -named[label])
@@ -268,15 +268,15 @@ class RegressionPredictor(_TextTask):
         Raises:
             DataError: A text has no tokens, or the numbers of texts and second texts differ.
         """
-        sides = self._sides(texts, text_pairs)
-        with warn_of_texts(self._predictor.counts):
-            return np.asarray(self._predictor.numbers(*sides))
+        sides = self.sides(texts, text_pairs)
+        with warn_of_texts(self.runner.counts):
+            return np.asarray(self.runner.numbers(*sides))
 
 
 class RewardPredictor(RegressionPredictor):
     """A reward model: the reward of a text, or of the last message of a conversation."""
 
-    _predictor: RewardRunner
+    runner: RewardRunner
 
     def __call__(  # type: ignore[override]
         self, texts: Rewarded | Sequence[Rewarded], text_pairs: str | Sequence[str] | None = None
@@ -300,8 +300,8 @@ class RewardPredictor(RegressionPredictor):
         if any(isinstance(part, Mapping) and "role" in part for part in given):
             given = [given]  # the messages of one conversation
         given = [_conversation(i, part) for i, part in enumerate(given)]
-        with warn_of_texts(self._predictor.counts):
-            return np.asarray(self._predictor.numbers(given))
+        with warn_of_texts(self.runner.counts):
+            return np.asarray(self.runner.numbers(given))
 
 
 def _conversation(i: int, part: Any) -> Any:
@@ -335,8 +335,8 @@ class TaggingPredictor(_Task):
         """
         given = [sentences] if isinstance(sentences, str) else several(sentences)
         words = [blank_words(one) if isinstance(one, str) else listed(one) for one in given]
-        with warn_of_texts(self._predictor.counts):
-            found = self._predictor.tags(words)
+        with warn_of_texts(self.runner.counts):
+            found = self.runner.tags(words)
         tagged = [
             [
                 TaggedWord(word, self.labels[tag], share)
@@ -367,9 +367,7 @@ class QuestionAnsweringPredictor(_Task):
             DataError: The question is blank.
         """
         listed([question, context])
-        check_question(self._opened.facts.preparation, question, "text 1")
-        with warn_of_texts(self._predictor.counts):
-            [found] = self._predictor.answers(
-                [question], [context], best=top_k, longest=max_answer_len
-            )
+        check_question(self.opened.facts.preparation, question, "text 1")
+        with warn_of_texts(self.runner.counts):
+            [found] = self.runner.answers([question], [context], best=top_k, longest=max_answer_len)
         return list(found)
