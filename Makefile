@@ -33,7 +33,7 @@ test-all: $(STAMP)
 
 ## What `make test` leaves out, in slices: `make slice SLICE=0/80` to `make slice SLICE=79/80`.
 slice: $(STAMP)
-	$(PYTEST) -m "slow or parity" --slice $(SLICE)
+	$(PYTEST) -m "slow or parity" --slice $(SLICE) --durations 8
 
 ## Style and types.
 check: $(STAMP)
