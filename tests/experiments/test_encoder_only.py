@@ -195,7 +195,7 @@ def test_pre_training_resumes_bit_by_bit(pretrained, tmp_path):
 
 
 PACKED = [
-    "pretrain", "modernbert-small", *SIZES, "--model.scores.sliding-window-layers", "1",
+    "pretrain", "modernbert-small", *SIZES, "--model.scores.full-attention-every", "2",
     "--model.scores.sliding-window", "5", *SHORT, *ALONE, "--training.max-tokens", "512",
     "--training.epochs", "None", "--training.sequence-length", "32", "--tokenizer.vocab-size",
     "300",

@@ -18,9 +18,9 @@ from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.recurrent import CELLS
 
 SIZES = {"HJ": 8, "bins": 3, "O": 8, "9*I": 36}
-# Of a mesh; or in tests/test_wrong_arguments.py.
+# Of a mesh; or in tests/test_wrong_arguments.py; or of a list of arrays, which it converts.
 WITHIN = {"unshard_fsdp", "unshard_fsdp_again", "reduce_scatter"} | {
-    *("frame_signal", "power_spectrum", "stack_frames")
+    *("frame_signal", "power_spectrum", "stack_frames", "combine_layers")
 }
 GIVEN = {
     "attend": {"mask": None, "dropout": None, "score": scores.scaled_dot, "implementation": "auto"},
@@ -43,6 +43,15 @@ GIVEN = {
     "replace_taken": {"ids": (0, 1, 2, 3), "size": 4, "dtype": jnp.float32},
     "take_rows": {"dtype": jnp.float32},
     "frame_signal": {"length": 2, "shift": 1},
+    "pool_hidden_states": {
+        "batch": {
+            "segments": jnp.ones((4, 4), int),
+            "starts": jnp.zeros((4, 1), int),
+            "lengths": jnp.full((4, 1), 4),
+        },
+        "pool": "mean",
+        "skip": 0,
+    },
     "power_spectrum": {"fft_size": 4},
     "matmul": {"i": 1, "j": 0},
     "rms_norm": {"eps": 0.5},

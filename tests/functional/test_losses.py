@@ -218,7 +218,7 @@ def check_rounded_logits(output, x, targets, weights, label_smoothing, devices=N
     for a, b, wanted, bound in zip(plain, ours, exact, bounds, strict=True):
         close(a, wanted, 1e-11)
         assert (np.abs(b - wanted) <= bound + 1e-11).all()
-        assert np.abs(b - wanted).max() > 1e-6
+        assert np.abs(b - wanted).max() > 1e-9  # 100 times what float64 leaves
 
 
 @pytest.mark.parametrize("chunk", [None, 5, 0])

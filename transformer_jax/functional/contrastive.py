@@ -176,6 +176,7 @@ def ranking_loss(
     return jnp.where(counts, losses - jnp.diagonal(similarities[:, :B]), 0.0).sum()
 
 
+@real_arguments
 def unit_vectors(vectors: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
     """Returns each vector divided by its length, which counts as at least 1e-12.
 

@@ -5,15 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
+from transformer_jax.functional.array_arguments import real_arguments
 from transformer_jax.functional.pools import Layers, Pool, Pools
 
 __all__ = ["combine_layers", "pool_hidden_states"]
 
 
 def combine_layers(
-    every: Sequence[Float[Array, "B T D"]], layers: Layers
+    every: Sequence[Num[Array, "B T D"]], layers: Layers
 ) -> Float[Array, "B T *rest"]:
     """Selects or combines layers, in float32; layer 0 is the embedding layer.
 
@@ -33,6 +34,7 @@ def combine_layers(
     return every[-1 if layers == "last" else layers]
 
 
+@real_arguments
 def pool_hidden_states(
     hidden: Float[Array, "B T *layers D"],
     batch: dict[str, Any],
