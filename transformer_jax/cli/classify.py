@@ -54,8 +54,8 @@ class Classify(PictureFlags, PredictionCommand):
     """Rows of --data that cannot be read: refuse them, or skip and count them. None is the run's
     setting."""
     output: OutputPath | None = None
-    """Output file, .csv: all columns of --data, the prediction, and the probability of each class;
-    printed are numbers of texts alone."""
+    """Output file, .csv, instead of printed lines: all columns of --data (or the texts), the
+    prediction, and the probability of each class."""
     labels: tuple[str, ...] = ()
     """Labels to choose from, for a model of images and texts."""
     template: str | None = None
