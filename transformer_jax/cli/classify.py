@@ -1,5 +1,6 @@
 """``transformer-jax classify``: a class, labels or a number for each text or pair."""
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -73,6 +74,7 @@ class Classify(PictureFlags, PredictionCommand):
         self.check()
         from transformer_jax.cli.support.pictures import PICTURE_FAMILIES, classify_pictures
         from transformer_jax.core.task_progress import show_progress
+        from transformer_jax.data.unlabeled import as_cell
         from transformer_jax.inference.pretrained import Pretrained, read_facts
 
         facts = read_facts(self.run, self.checkpoint, self.opening())
@@ -94,17 +96,18 @@ class Classify(PictureFlags, PredictionCommand):
         rewards = predictor if isinstance(predictor, RewardRunner) else None
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
-        given, predicted = list[Sequence[object]](), list[list[object]]()
+        given, predicted = list[list[str]](), list[list[object]]()
         for window in self.windows(table, rewards, pairs):
             sides = [list(texts) for texts in zip(*(row for _, row in window), strict=True)]
+            waits = show_progress(f"classifying {plural(len(window), 'text')}")
             try:
-                with show_progress(f"classifying {plural(len(window), 'text')}"):
+                with contextlib.nullcontext() if self.output is None else waits:
                     tell = predictor.numbers if kind == "regress" else predictor.classes
                     rows = tell(*sides).reshape(len(window), -1)
             except UnreadTextError as error:
                 raise DataError(error.about(window[error.index][0])) from None
             if self.output is not None:
-                given += [texts for _, texts in window]
+                given += [[*map(as_cell, texts)] for _, texts in window]
                 predicted += [self.values(kind, labels, row) for row in rows]
                 continue
             for row in rows:

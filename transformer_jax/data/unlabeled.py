@@ -9,7 +9,7 @@ from transformer_jax.data.bad_rows import BadRows
 from transformer_jax.data.labeled_files import LabeledOptions, Wanted, is_number
 from transformer_jax.data.tables import JsonRow, RowSource, json_rows, source_name, table_format
 
-__all__ = ["TextTable", "read_text_table"]
+__all__ = ["TextTable", "as_cell", "read_text_table"]
 
 
 class TextTable(NamedTuple):
@@ -33,14 +33,20 @@ class TextTable(NamedTuple):
     def cells(self) -> Iterator[list[str]]:
         """Yields each row as text, a cell for each column.
 
-        A missing value is empty, and any other that is no text is JSON.
+        A missing value is empty, and any other that is no text is JSON: see :func:`as_cell`.
         """
         for row in self.rows:
             values = (row.get(name) for name in self.columns)
-            yield [_cell(value) for value in values]
+            yield [*map(as_cell, values)]
 
 
-def _cell(value: object) -> str:
+def as_cell(value: object) -> str:
+    """Returns a value as the text of a cell.
+
+    Example:
+        >>> as_cell("one"), as_cell(None), as_cell(["é", 1])
+        ('one', '', '["é", 1]')
+    """
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
