@@ -50,6 +50,8 @@ def test_an_export_has_the_outputs_of_its_run(layout, command, shared, data, tmp
         mask = given.get("attention_mask")
         each_token = mask is not None and value.shape[:2] == mask.shape
         real = mask > 0 if each_token else slice(None)
+        if not each_token and fields.get("classifier_pooling") == "cls":
+            real = mask[:, 0] > 0  # theirs reads the padding before a text
         apart = np.abs(value - exact)[real].max()
         assert apart <= max(2e-5, 2 * np.abs(theirs - exact)[real].max()), name
 
