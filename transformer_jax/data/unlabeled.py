@@ -35,9 +35,9 @@ class TextTable(NamedTuple):
 
         A missing value is empty, and any other that is no text is JSON: see :func:`as_cell`.
         """
+        columns = self.columns
         for row in self.rows:
-            values = (row.get(name) for name in self.columns)
-            yield [*map(as_cell, values)]
+            yield [as_cell(row.get(name)) for name in columns]
 
 
 def as_cell(value: object) -> str:

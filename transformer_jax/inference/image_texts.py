@@ -56,7 +56,7 @@ class ImageTextPredictor(Predictor):
     """
 
     def __init__(self, opened: "Pretrained"):
-        self.model, self.tokenizer = opened.module, opened.tokenizer
+        self.opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
         fields = opened.facts.record
         self.form = pictures_of(fields, self.model.encoder.config.image)
         positions = self.model.config.max_length

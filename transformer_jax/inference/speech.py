@@ -89,7 +89,7 @@ class SpeechPredictor(Predictor):
 
     def __init__(self, opened: "Pretrained"):
         self._transcriber, self.audio = transcriber_of(opened)
-        self.model, self.tokenizer = opened.module, opened.tokenizer
+        self.opened, self.model, self.tokenizer = opened, opened.module, opened.tokenizer
         self._usual = search_settings(opened.facts)
 
     def __call__(
