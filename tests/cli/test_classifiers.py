@@ -106,6 +106,10 @@ def test_a_table_gets_labels_above_the_threshold(published, run_command, tmp_pat
     _, lines, _ = run_command("classify", folder, *TEXTS, "--threshold", "0.6")
     with (tmp_path / "b.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
+    before = table[1].read_text()
+    code, _, err = run_command("classify", folder, "--data", table[1], "--output", table[1])
+    assert (code, table[1].read_text()) == (2, before)
+    assert "this is --data: name another file" in err
     assert [row["predicted"].split(", ") for row in rows] == [
         line.split("\t")[::2] for line in lines[: len(TEXTS)]
     ]
@@ -122,6 +126,7 @@ def test_a_table_gets_labels_above_the_threshold(published, run_command, tmp_pat
     (["--output", "a.json"], "--output a.json: the name ends in .csv"),
     (["--data", "a.csv", "text"], "--data a.csv: leave the other texts out"),
     (["--data.read.text", "a"], "--data.read.text: give --data too"),
+    (["--data.read.header", "True"], "--data.read.header: give --data too"),
     (["--data.read.bad-rows", "skip"], "--data.read.bad-rows: give --data too"),
 ])  # fmt: skip
 def test_flags_of_a_table_are_for_a_table(flags, message, run_command, tmp_path):

@@ -323,8 +323,9 @@ def test_files_of_a_folder_that_are_not_read_are_counted(tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_table_of_texts_is_read_alike_for_training_and_validation(write, capsys):
+def test_a_table_of_texts_is_read_alike_for_training_and_validation(write, capsys, monkeypatch):
     train, valid = (write(name, 'n,text\n1,"one, two"\n') for name in ("a.csv", "b.csv"))
+    monkeypatch.chdir(os.path.dirname(train))  # whose other files are no data of the run
     texts = lambda part: ["".join(chunk.text for chunk in part)]
     table = open_texts(TextData(jsonl=train, valid=valid, test=valid))
     assert texts(table.train) == texts(table.valid) == texts(table.tests["test"]) == ["one, two"]
@@ -333,8 +334,12 @@ def test_a_table_of_texts_is_read_alike_for_training_and_validation(write, capsy
     assert texts(raw.train) == texts(raw.valid) == texts(raw.tests["test"])
     assert texts(raw.train)[0].startswith('n,text\n1,"one')
     assert capsys.readouterr().err.count("a table that is read as text") == 3
+    other = write("c.csv", "n,body\n1,one\n")
+    with pytest.raises(DataError, match=r"c\.csv:2: no field 'text', only 'n', 'body'"):
+        texts(open_texts(TextData(jsonl=train, valid=other)).valid)
 
 
-def test_a_text_with_commas_is_no_table(write, capsys):
-    assert "".join(chunk.text for chunk in read_texts(write("a.csv", "one, two\n"))) == "one, two\n"
-    assert "read as text, with its keys and quotes" in capsys.readouterr().err
+@pytest.mark.parametrize("text", ["one, two\n", '"Yes," he said.\n', '"one\n'])
+def test_a_text_with_commas_is_no_table(write, capsys, text):
+    assert "".join(chunk.text for chunk in read_texts(write("a.csv", text), where="--text")) == text
+    assert "texts in a column are read if data.read.field names it" in capsys.readouterr().err

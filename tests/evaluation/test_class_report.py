@@ -1,6 +1,7 @@
 """Reports of classes are scikit-learn's to the digit, and predictions are those of the model."""
 
 import csv
+import random
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from transformer_jax.evaluation.classification import (
 )
 from transformer_jax.evaluation.system_outputs import read_outputs
 from transformer_jax.inference.encoding.task_runner import AnswerSpan, TaskRunner
-from transformer_jax.recipes.scored_texts import write_texts
+from transformer_jax.recipes.scored_texts import write_table, write_texts
 from transformer_jax.recipes.tasks.predictions import reports, worst, write_predictions
 from transformer_jax.recipes.tasks.scores import predict, print_predictions, write_scores
 from transformer_jax.visual.charts import plot_confusions
@@ -199,3 +200,16 @@ def test_a_picture_has_the_confusions_of_each_part(count, tmp_path):
         numbers = [text.get_text() for text in ax.texts]
         assert numbers == [str(n) for n in matrix.flat] * (count <= 20)
         assert [text.get_text() for text in ax.get_yticklabels()] == labels
+
+
+def test_any_text_in_a_table_is_read_back(tmp_path):
+    draw = random.Random(0)
+    text = lambda: "".join(draw.choice("ab\", \t\r\n'é") for _ in range(draw.randint(0, 6)))
+    rows = [[text(), text() + "."] for _ in range(200)]
+    write_table(tmp_path / "a.csv", ("one", "two"), rows)
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
+        assert [*csv.reader(file)] == [["one", "two"], *rows]
+    before = (tmp_path / "a.csv").read_bytes()
+    with pytest.raises(UnicodeEncodeError):
+        write_table(tmp_path / "a.csv", ("one",), [["\ud800"]])
+    assert (tmp_path / "a.csv").read_bytes() == before

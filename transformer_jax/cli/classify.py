@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,6 +52,8 @@ class Classify(PictureFlags, PredictionCommand):
     """Column or key of the first text in --data; None is that of the training file."""
     text_pair: Annotated[str | None, Flag("data.read.text-pair")] = None
     """Column or key of the second text in --data; None is that of the training file."""
+    header: Annotated[bool | None, Flag("data.read.header")] = None
+    """Whether --data begins with the names of its columns; None: if a column is given by name."""
     bad_rows: Annotated[BadRowPolicy | None, Flag("data.read.bad-rows")] = None
     """Rows of --data that cannot be read: refuse them, or skip and count them. None is the run's
     setting."""
@@ -67,7 +70,8 @@ class Classify(PictureFlags, PredictionCommand):
     """Minimum probability of a label, for multi-label models; None is 0.5. Labels are sorted, the
     most probable first; a text without any label has an empty line."""
     buffer_size: Annotated[int, Range(1, 10_000_000)] = 4096
-    """Number of lines to read and sort by length at a time: more is faster; 1 at a terminal."""
+    """Number of lines to read and sort by length at a time: more is faster; 1 at a terminal. A
+    table, and the lines for --output, are read as a whole."""
 
     def __call__(self) -> int:
         """Classifies lines until the input ends, or the rows of a table."""
@@ -107,7 +111,7 @@ class Classify(PictureFlags, PredictionCommand):
             except UnreadTextError as error:
                 raise DataError(error.about(window[error.index][0])) from None
             if self.output is not None:
-                given += [[*map(as_cell, texts)] for _, texts in window]
+                given += [] if table else [[*map(as_cell, texts)] for _, texts in window]
                 predicted += [self.values(kind, labels, row) for row in rows]
                 continue
             for row in rows:
@@ -117,7 +121,7 @@ class Classify(PictureFlags, PredictionCommand):
             from transformer_jax.recipes.scored_texts import write_table
 
             names = ("text", "second")[: 1 + pairs] if table is None else table.columns
-            cells = given if table is None else table.cells()
+            cells = given if table is None else table.rows
             every = ([*row, *more] for row, more in zip(cells, predicted, strict=True))
             write_table(self.output, [*names, *columns], every)
             wrote(self.output, what=plural(len(predicted), "row"))
@@ -169,7 +173,9 @@ class Classify(PictureFlags, PredictionCommand):
         if table is not None:
             yield list(zip(table.places, table.texts, strict=True))
             return
-        for window in windows(given_texts(self.texts), self.buffer_size):
+        lines = given_texts(self.texts)
+        # With a file, nobody waits for the first line.
+        for window in windows(lines, self.buffer_size) if self.output is None else [[*lines]]:
             if rewards is None:
                 yield [(name, _sides(name, text, pairs)) for name, text in window]
             else:
@@ -209,10 +215,13 @@ class Classify(PictureFlags, PredictionCommand):
             raise ConfigError("--output has every probability: leave --all out")
         if self.data is not None and self.texts:
             raise ConfigError(f"--data {self.data}: leave the other texts out, or add them to it")
-        for name in ("text", "text_pair", "bad_rows"):
+        for name in ("text", "text_pair", "header", "bad_rows"):
             if getattr(self, name) is not None and self.data is None:
                 raise ConfigError(f"--data.read.{name.replace('_', '-')}: give --data too")
         check_file("--output", self.output, (".csv",))
+        both = self.data or "", self.output or ""
+        if all(map(os.path.exists, both)) and os.path.samefile(*both):
+            raise ConfigError(f"--output {self.output}: this is --data: name another file")
 
     def refuse_table(self, why: str) -> None:
         """Refuses a table and a table of predictions.

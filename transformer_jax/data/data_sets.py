@@ -78,7 +78,7 @@ def table_files(path: str | os.PathLike[str], flag: str = "") -> list[str]:
         DataError: The folder lacks the split, or has several data sets.
     """
     given, path = [os.fspath(path)], Path(path)
-    if is_url(given[0]) or os.path.isfile(path):
+    if not given[0] or is_url(given[0]) or os.path.isfile(path):
         return given
     if os.path.isdir(path):
         splits = _splits(path, flag)

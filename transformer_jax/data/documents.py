@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 _ENDINGS = (".txt", ".txt.gz", ".md")
+_WITH_CELLS = ("csv", "tsv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,16 +125,24 @@ def open_texts(data: TextData) -> TextSplits:
             "no training data: give data.text, data.jsonl, data.tfds or data.corpus python-docs"
         )
     train, valid, tests = splits.train, splits.valid, dict(splits.tests)
-    # Text that has commas is not the text in a table.
-    read_also = _text if _format(data.text or "") in ("csv", "tsv") else read_texts
     if data.valid is not None:
-        valid = read_also(data.valid, data.read, "data.valid")
+        valid = _read_beside(data, data.valid, "data.valid")
     elif valid is None and data.read.validation_size > 0:
         parts = ValidationSplit(train, data.read.validation_size)
         train, valid = parts.train, parts.valid
     if data.test is not None:
-        tests["test"] = read_also(data.test, data.read, "data.test")
+        tests["test"] = _read_beside(data, data.test, "data.test")
     return TextSplits(train, valid, tests)
+
+
+def _read_beside(data: TextData, path: str, where: str) -> DocumentStream:
+    """Returns validation or test documents; CSV and TSV are read as the training texts are."""
+    if _format(path) in _WITH_CELLS:
+        if data.jsonl is not None:
+            return _jsonl(path, data.read, where)
+        if data.text is not None and _format(data.text) in _WITH_CELLS:
+            return _text(path, data.read, where)
+    return read_texts(path, data.read, where)
 
 
 def read_texts(
@@ -161,10 +170,13 @@ def read_texts(
         return _listed(texts, source_name(source), read)
     path = os.fspath(source)
     format = _format(path)
-    if format in ("csv", "tsv"):  # a table of texts, or a text with commas
-        table = read.field in map(str.strip, first_cells(local_data(path, where), format, where))
-    else:
-        table = format is not None
+    table = format is not None
+    if format == "csv" or format == "tsv":
+        try:
+            names = first_cells(local_data(path, where), format, where)
+        except DataError:  # of a text that begins with a quote
+            names = []
+        table = read.field in map(str.strip, names)
     return (_jsonl if table else _text)(path, read, where)
 
 
@@ -184,9 +196,12 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
     if is_data_set(root):
         raise DataError(f"{where} {path}: the folder of a data set: give it as data.jsonl")
     if root.is_file() and (root.suffix.lower() == ".json" or _format(path) is not None):
+        hint = "texts in a column are read if data.read.field names it"
+        if where == "data.text":
+            hint = "give it as data.jsonl to read the texts in it"
         log(
             f"warning: {where} {path}: a table that is read as text, with its keys and quotes: "
-            f"data.jsonl reads the texts in it"
+            f"{hint}"
         )
     if os.path.isdir(root):
         files, others = [], list[str]()

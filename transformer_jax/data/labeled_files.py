@@ -42,6 +42,7 @@ __all__ = [
     "LabeledOptions",
     "LabeledTask",
     "Sentences",
+    "TableRow",
     "Tagged",
     "Wanted",
     "check_number",
@@ -54,6 +55,7 @@ __all__ = [
     "read_sentences",
     "read_tagged",
     "table_cells",
+    "table_rows",
 ]
 
 LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
@@ -350,10 +352,40 @@ def has_label(names: Iterable[str], label: str) -> bool:
     return any(name.strip() in known or name.strip().lower() in known for name in names)
 
 
+class TableRow(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        line: Its line, or the first of them.
+        names: The names of all columns; empty without a line of names.
+        cells: All cells.
+        places: The index of each wanted column.
+    """
+
+    line: int
+    names: list[str]
+    cells: list[str]
+    places: list[int]
+
+
 def table_cells(
     path: str, kind: CellFormat, wanted: Wanted, header: bool | None, where: str, bad: RowErrors
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the wanted cells of each row that is not blank.
+    """Yields the line and the wanted cells of each row; arguments as for :func:`table_rows`."""
+    unread = None
+    for row in table_rows(path, kind, wanted, header, where, bad):
+        if unread is None:
+            unread, names = Unread(path, "column"), row.names or [""] * len(row.cells)
+            columns = [f"{i} ({name})" if name else f"{i}" for i, name in enumerate(names, 1)]
+            unread.note(columns, [columns[i] for i in row.places])
+            unread.report()
+        yield row.line, [row.cells[i] for i in row.places]
+
+
+def table_rows(
+    path: str, kind: CellFormat, wanted: Wanted, header: bool | None, where: str, bad: RowErrors
+) -> Iterator[TableRow]:
+    """Yields each row that is not blank.
 
     Args:
         path: The file.
@@ -371,25 +403,21 @@ def table_cells(
     if header is False and given:
         raise ConfigError(f"{given[0]}: without a header columns have numbers, from 1")
     header = bool(given) if header is None else header
-    unread = Unread(path, "column")
-    places, most, mark = list[int](), 0, "comma" if kind == "csv" else "tab"
+    names, places, most = list[str](), list[int](), 0
+    mark = "comma" if kind == "csv" else "tab"
     for number, cells in cell_rows(path, kind, where, bad):
         if not cells:
             continue
         place = f"{path}:{number}"
         if not places:
             if header:
-                wanted = wanted.among(cells, path, place)
+                names, wanted = [name.strip() for name in cells], wanted.among(cells, path, place)
             places, most = _places(cells, wanted.fields, place, mark), len(cells)
-            names = [name.strip() for name in cells] if header else [""] * len(cells)
-            columns = [f"{i} ({name})" if name else f"{i}" for i, name in enumerate(names, 1)]
-            unread.note(columns, [columns[i] for i in places if i < most])
-            unread.report()
             if header:
                 continue
         with bad:
             _check_cells(cells, wanted.fields, places, most, header, place, mark)
-            yield number, [cells[i] for i in places]
+            yield TableRow(number, names, cells, places)
 
 
 def _check_cells(
@@ -440,8 +468,9 @@ def _refuse_second(unused: str, names: Iterable[str], where: str) -> None:
     """
     if unused and unused in names:
         raise ConfigError(
-            f"{where}: has a second text, {unused!r}, and this task reads one: use the task pair "
-            f"(regress with --data.read.pair), or name another column by --data.read.text-pair"
+            f"{where}: has a second text, {unused!r}, and one is read: remove the column, name "
+            f"another by --data.read.text-pair, or train for pairs (the task pair, or regress with "
+            f"--data.read.pair)"
         )
 
 

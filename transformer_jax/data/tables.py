@@ -569,17 +569,14 @@ def _objects_of_cells(
     file: str, format: CellFormat, flag: str, rows: RowErrors
 ) -> Iterator[tuple[int, JsonRow | None]]:
     """Yields the rows of a table whose first line has the names of its columns."""
-    names = list[str]()
+    names, twice = list[str](), dict[str, object]()
     for number, cells in cell_rows(file, format, flag, rows):
         if not cells:
             yield number, None
             continue
         if not names:
             names = [cell.strip() for cell in cells]
-            if twice := [name for name in names if name and names.count(name) > 1]:
-                raise DataError(
-                    f"{file}:{number}: the column {twice[0]!r} is there twice: rename one"
-                )
+            twice = dict.fromkeys((one for one in names if names.count(one) > 1), _Twice())
             continue
         with rows:
             if len(cells) != len(names):
@@ -587,7 +584,12 @@ def _objects_of_cells(
                     f"{file}:{number}: {plural(len(cells), 'column')}, but the first line has "
                     f"{len(names)} ({', '.join(map(repr, names[:8]))})"
                 )
-            yield number, JsonRow(dict(zip(names, cells, strict=True)), f"{file}:{number}")
+            fields = dict(zip(names, cells, strict=True)) | twice
+            yield number, JsonRow(fields, f"{file}:{number}")
+
+
+class _Twice:
+    """Stands for the value of a column whose name another has, too."""
 
 
 def json_kind(value: object) -> str:
@@ -598,5 +600,5 @@ def json_kind(value: object) -> str:
         ['null', 'true or false', 'a number', 'text', 'a list', 'an object']
     """
     kinds = {bool: "true or false", int: "a number", float: "a number", str: "text"}
-    kinds |= {list: "a list", dict: "an object", type(None): "null"}
+    kinds |= {list: "a list", dict: "an object", type(None): "null", _Twice: "in two columns"}
     return kinds.get(type(value), type(value).__name__)

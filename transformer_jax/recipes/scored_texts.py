@@ -1,7 +1,7 @@
 """Evaluation of runs that generate texts: flags, word splitting and the output file."""
 
 import csv
-import io
+import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -148,15 +148,16 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
     Raises:
         ConfigError: The file cannot be written.
     """
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(columns)
-    table.writerows(rows)
-    _write(path, text.getvalue())
+    lines = list[str]()
+    # The writer quotes cells with the characters of its line end, so it has both.
+    write = types.SimpleNamespace(write=lambda row: lines.append(row.removesuffix("\r\n") + "\n"))
+    csv.writer(write, lineterminator="\r\n").writerows([columns, *rows])
+    _write(path, "".join(lines))
 
 
 def _write(path: Path, text: str) -> None:
+    data = text.encode()  # before the file is opened, and what it has is gone
     try:
-        path.write_text(text, "utf-8")
+        path.write_bytes(data)
     except OSError as error:
         raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from None
