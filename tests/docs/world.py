@@ -189,6 +189,7 @@ def _texts(folder: Path) -> None:
         "prompts.txt": ["ROMEO:", "Once upon"],
         "sentences.tsv": ["text\tlabel", *(f"{line}\t{'yes' if 'is' in line else 'no'}"
                                            for line in EN)],
+        "new.csv": ["id,text", *(f'{i},"{line}"' for i, line in enumerate(EN[:9]))],
         "reviews.tsv": ["text\tlabel", *(f"{line}\t{'no' if i % 3 else 'yes'}"
                                          for i, line in enumerate(EN))],
         "couples.tsv": ["text\tsecond\tlabel", *(f"{a}\t{b}\t{'yes' if i % 2 else 'no'}"
@@ -249,7 +250,8 @@ def _json_lines(folder: Path) -> None:
     pairs = [{**row, "chosen": "a time", "rejected": "the bank"} for row in prompts]
     labels = [{**row, "completion": word, "label": word == "a time"}
               for row in prompts for word in ("a time", "the bank")]  # fmt: skip
-    words = [" ".join(re.findall(r"\w+", line)) for line in EN[:20]]  # tiny tokenizers restore them
+    known = lambda line: [word for word in re.findall(r"\w+", line) if word in WORDS]
+    words = [" ".join(known(line)) for line in EN if len(known(line)) > 2][:20]
     summaries = [{"source": f"{line} . It is so .", "target": line} for line in words]
     for name, rows in {
         "chats": chats, "only/chat/more": chats, "prompts": prompts, "pairs": pairs,
