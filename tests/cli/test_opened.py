@@ -139,6 +139,7 @@ def _same(one, other):
     return str(one) == str(other)
 
 
+@pytest.mark.apart
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.slow
 def test_every_method_works_after_the_folder_is_deleted(name, placed, count_openings):

@@ -115,6 +115,7 @@ def test_the_two_references_give_one_run(base, files, adapters):
     assert use(["generate", str(files / "frozen"), "ab", "--max-new-tokens", "3"]) == 0
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "more"),

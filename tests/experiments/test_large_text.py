@@ -79,6 +79,7 @@ class Watched:
         return self.process.returncode, most / 1e9
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 @pytest.mark.parametrize(

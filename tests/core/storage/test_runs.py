@@ -126,6 +126,7 @@ def start(command):
     )  # fmt: skip
 
 
+@pytest.mark.apart
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [SEQ2SEQ, DECODER], ids=["seq2seq", "decoder"])
 def test_ten_kills_of_a_run_lose_nothing(bucket, texts, tmp_path, words):

@@ -52,6 +52,7 @@ def launched(folder, output, flags, method, more):
     return json.loads((folder / output / "results.json").read_text())
 
 
+@pytest.mark.apart
 @pytest.mark.parametrize(
     ("method", "data", "more"),
     [
