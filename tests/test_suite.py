@@ -185,6 +185,17 @@ def test_cases_are_told_apart_by_the_parameters_that_the_mark_names():
     assert len({i for [i] in of.values()}) > 2
 
 
+def test_the_mark_of_a_collected_test_decides():
+    """Marks and parameters are those of the item."""
+    item = SimpleNamespace(nodeid="tests/test_a.py::test_b[x-p]")
+    item.callspec = SimpleNamespace(params={"mesh": "x", "task": "p"})
+    for names, by in (None, None), ((), []), (("task",), ["p"]):
+        mark = None if names is None else SimpleNamespace(args=names)
+        item.get_closest_marker = lambda _, mark=mark: mark
+        for index in range(50):
+            assert Slice(index, 50).has(item) == Slice(index, 50).holds(item.nodeid, by)
+
+
 @pytest.mark.parametrize("text", ["5/5", "1", "-1/3", "a/b"])
 def test_what_is_no_slice_is_refused(text):
     with pytest.raises(pytest.UsageError, match=r"it is I/N, I from 0 to N - 1"):

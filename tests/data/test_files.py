@@ -106,3 +106,10 @@ def test_a_pipe_is_refused_where_a_file_is_read_more_than_once(tmp_path, read):
         read(f"/dev/fd/{reader}", tmp_path)
     os.close(reader)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("read", [open_file, read_file])
+@pytest.mark.parametrize(("name", "reason"), [("\ud800", "half a character"), ("a\0b", "NUL")])
+def test_a_name_that_no_file_has_is_refused(read, name, reason):
+    with pytest.raises(OSError, match=f"the name holds {reason}"):
+        read(name)

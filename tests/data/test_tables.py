@@ -15,7 +15,7 @@ from transformer_jax.data.images.picture_tables import read_images
 from transformer_jax.data.labeled_files import LabeledOptions, read_sentences
 from transformer_jax.data.sources import Files, ReadOptions, read_pairs
 from transformer_jax.data.speech.recordings import read_manifest
-from transformer_jax.data.tables import cell_rows
+from transformer_jax.data.tables import cell_rows, json_rows
 
 
 @pytest.fixture
@@ -190,3 +190,11 @@ def test_captions_of_public_data_sets_are_read_where_they_lie(name, tmp_path):
 def test_captions_that_are_none_are_refused(file, text, message, write):
     with pytest.raises(DataError, match=message):
         read_images(write(file, text), Columns(text_kind="caption"))
+
+
+def test_of_two_columns_with_one_name_neither_is_read(write):
+    path = write("a.csv", "text,id,text\none,1,two\n")
+    [(_, row)] = json_rows(path)
+    assert row.text("id", "name another") == "1"
+    with pytest.raises(DataError, match=r"a.csv:2: field 'text' is in two columns; text is needed"):
+        row.text("text", "name another")

@@ -39,6 +39,9 @@ def test_rows_of_objects_that_have_no_text_are_skipped(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     table = read_text_table(path, LabeledOptions(bad_rows="skip"), False)
     assert table.rows == [["one"], ["three"]]
+    path.write_text('{"review": "one"}\n{"sentence": "two"}\n')  # not chosen anew
+    with pytest.raises(DataError, match=r"a.jsonl:2: no field 'review'"):
+        read_text_table(path, LabeledOptions(), False)
 
 
 def test_values_of_other_kinds_are_written_as_they_are_read(tmp_path):

@@ -53,7 +53,7 @@ class Classify(PictureFlags, PredictionCommand):
     text_pair: Annotated[str | None, Flag("data.read.text-pair")] = None
     """Column or key of the second text in --data; None is that of the training file."""
     header: Annotated[bool | None, Flag("data.read.header")] = None
-    """Whether --data begins with the names of its columns; None: if a column is given by name."""
+    """Names of columns in the first line of --data; None: if a column is given by name."""
     bad_rows: Annotated[BadRowPolicy | None, Flag("data.read.bad-rows")] = None
     """Rows of --data that cannot be read: refuse them, or skip and count them. None is the run's
     setting."""
@@ -100,18 +100,18 @@ class Classify(PictureFlags, PredictionCommand):
         rewards = predictor if isinstance(predictor, RewardRunner) else None
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
-        given, predicted = list[list[str]](), list[list[object]]()
+        given, predicted = list[Sequence[object]](), list[list[object]]()
         for window in self.windows(table, rewards, pairs):
             sides = [list(texts) for texts in zip(*(row for _, row in window), strict=True)]
-            waits = show_progress(f"classifying {plural(len(window), 'text')}")
+            work = f"classifying {plural(len(window), 'text')}"
             try:
-                with contextlib.nullcontext() if self.output is None else waits:
+                with contextlib.nullcontext() if self.output is None else show_progress(work):
                     tell = predictor.numbers if kind == "regress" else predictor.classes
                     rows = tell(*sides).reshape(len(window), -1)
             except UnreadTextError as error:
                 raise DataError(error.about(window[error.index][0])) from None
             if self.output is not None:
-                given += [] if table else [[*map(as_cell, texts)] for _, texts in window]
+                given += [texts for _, texts in window]
                 predicted += [self.values(kind, labels, row) for row in rows]
                 continue
             for row in rows:
@@ -121,7 +121,7 @@ class Classify(PictureFlags, PredictionCommand):
             from transformer_jax.recipes.scored_texts import write_table
 
             names = ("text", "second")[: 1 + pairs] if table is None else table.columns
-            cells = given if table is None else table.rows
+            cells = [[*map(as_cell, texts)] for texts in given] if table is None else table.rows
             every = ([*row, *more] for row, more in zip(cells, predicted, strict=True))
             write_table(self.output, [*names, *columns], every)
             wrote(self.output, what=plural(len(predicted), "row"))

@@ -66,11 +66,11 @@ class TextData(Configuration, group="data"):
 
     corpus: Literal["python-docs", "python-library", "in-context"] | None = None  # built-in
     text: str | None = None  # a text file (.gz is unpacked), or a folder of .txt, .txt.gz, .md
-    jsonl: str | None = None  # a file with one JSON object per line (.gz too), or .parquet
+    jsonl: str | None = None  # a file with a JSON object per line (.gz too), .parquet, .csv, .tsv
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. lm1b
     tfds_dir: str | None = None  # its folder; None is TFDS_DATA_DIR or ~/tensorflow_datasets
-    valid: str | None = None  # validation text: a file, a folder, .jsonl or .parquet
-    test: str | None = None  # test text: a file, a folder, .jsonl or .parquet
+    valid: str | None = None  # validation text: a file, a folder, or a table, as for jsonl
+    test: str | None = None  # test text: a file, a folder, or a table, as for jsonl
     read: TextOptions = TextOptions()
 
     def __post_init__(self) -> None:

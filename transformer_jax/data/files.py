@@ -75,10 +75,7 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
     """
     # Without O_NONBLOCK, opening a pipe waits for its writer.
     path = local_file(path)
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except ValueError:  # a name with NUL or half a character, which no file has
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         kind = os.fstat(handle).st_mode
         if stat.S_ISDIR(kind):

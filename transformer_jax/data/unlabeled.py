@@ -163,7 +163,8 @@ def _table(rows: Sequence[_Row], format: TableFormat) -> TextTable:
     """Returns the rows with the same columns in each: by key, or as they stand in a file."""
     if format == "jsonl":
         columns = tuple(dict.fromkeys(name for row in rows for name, _ in row.values))
-        values = ([dict(row.values).get(name) for name in columns] for row in rows)
+        found = (dict(row.values) for row in rows)
+        values = ([fields.get(name) for name in columns] for fields in found)
     else:
         columns = tuple(name for name, _ in max((row.values for row in rows), key=len))
         missing = lambda row: [""] * (len(columns) - len(row.values))

@@ -114,7 +114,7 @@ class ExampleFlags(RowFlags):
     label: Annotated[str | None, Flag("data.read.label")] = None
     """Column or key of the label or score; None is that of the training file."""
     header: Annotated[bool | None, Flag("data.read.header")] = None
-    """Whether the table in --data begins with names; None as in training."""
+    """Names of columns in the first line of --data; None as in training."""
     format: Annotated[LabeledFormat | None, Flag("data.read.format")] = None
     """Format of --data; auto is by its extension, None as in training."""
 

@@ -335,6 +335,11 @@ def local_file(path: str | os.PathLike[str]) -> Path:
     if url is None:
         if "\0" in os.fspath(path):
             raise OSError(errno.EINVAL, "the name holds NUL", os.fspath(path))
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            name = "the name holds half a character (a lone surrogate)"
+            raise OSError(errno.EINVAL, name, os.fspath(path)) from None
         return Path(path)
     objects, copy = Objects(url), read_copy(url)
     found = objects.info()
